@@ -1,0 +1,1 @@
+"""The ground floor: errors, limits, clock, file system. Imports nothing of Stratalog."""

@@ -1,0 +1,123 @@
+"""Every error that Stratalog raises on purpose, in one tree, split by whose fault it is.
+
+    StratalogError
+    ├── UsageError                  the caller asked for something that cannot be done
+    │   ├── InvalidRecordError      a record that this log must refuse
+    │   ├── RecordTooLargeError     a batch over max.message.bytes
+    │   ├── OffsetOutOfRangeError   a read below the log start or past the log end
+    │   ├── OutOfOrderSequenceError a producer's sequence number does not follow its last one
+    │   ├── ProducerFencedError     a producer's epoch is older than one already seen
+    │   ├── LogLockedError          the directory belongs to a live process
+    │   └── MissingExtraError       an optional part is not installed; names the extra
+    ├── CorruptionError             what lies on disk is not what was written
+    ├── RemoteProtocolError         a peer broke the protocol
+    └── StorageIOError              the environment failed: the disk, the operating system
+        └── StorageFullError        no space, or a quota is used up
+
+Invariants: each class maps to exactly one Kafka error code (`kafka_code`), so that the
+server never guesses; a decoder raises nothing outside this tree; `str(error)` is one line.
+"""
+
+from __future__ import annotations
+
+
+class StratalogError(Exception):
+    """Base of the tree. `kafka_code` is the protocol's number for it (-1: unknown)."""
+
+    kafka_code = -1
+
+
+class UsageError(StratalogError):
+    """The caller asked for something that cannot be done; nothing was changed."""
+
+    kafka_code = 42  # INVALID_REQUEST
+
+
+class InvalidRecordError(UsageError):
+    """A record that this log must refuse, e.g. one without a key on a compacted topic (CMP-10)."""
+
+    kafka_code = 87  # INVALID_RECORD
+
+
+class RecordTooLargeError(UsageError):
+    """A batch over `max.message.bytes` (LOG-9)."""
+
+    kafka_code = 10  # MESSAGE_TOO_LARGE
+
+
+class OffsetOutOfRangeError(UsageError):
+    """A read below the log start or beyond the log end (LOG-10)."""
+
+    kafka_code = 1  # OFFSET_OUT_OF_RANGE
+
+
+class OutOfOrderSequenceError(UsageError):
+    """A producer's sequence number does not follow its last one."""
+
+    kafka_code = 45  # OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class ProducerFencedError(UsageError):
+    """A producer's epoch is older than one already seen."""
+
+    kafka_code = 47  # INVALID_PRODUCER_EPOCH
+
+
+class LogLockedError(UsageError):
+    """The directory holds the `.lock` of a live process."""
+
+    kafka_code = 57  # LOG_DIR_NOT_FOUND
+
+
+class MissingExtraError(UsageError):
+    """An optional part is not installed; the message names the extra to install."""
+
+
+class CorruptionError(StratalogError):
+    """What lies on disk is not what was written.
+
+    `reason` says what is wrong; `file` and `position` (bytes from the file's start) say where,
+    as far as the raiser knows: a decoder that sees only bytes leaves `file` to its caller, who
+    completes the error with `located`.
+    """
+
+    kafka_code = 2  # CORRUPT_MESSAGE
+
+    def __init__(self, reason: str, *, file: str | None = None, position: int | None = None):
+        self.reason = reason
+        self.file = file
+        self.position = position
+        where = "" if file is None else f"{file}: "
+        where += "" if position is None else f"position {position}: "
+        super().__init__(where + reason)
+
+    def located(self, file: str, base_position: int = 0) -> CorruptionError:
+        """The same damage, named by `file`; a known position is moved by `base_position` bytes."""
+        position = None if self.position is None else self.position + base_position
+        return type(self)(self.reason, file=self.file or file, position=position)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process borders (Spark); keyword arguments do not survive by default.
+        return (_corruption_error, (type(self), self.reason, self.file, self.position))
+
+
+def _corruption_error(
+    kind: type[CorruptionError], reason: str, file: str | None, position: int | None
+) -> CorruptionError:
+    return kind(reason, file=file, position=position)
+
+
+class RemoteProtocolError(StratalogError):
+    """A peer sent bytes that are not the protocol."""
+
+    kafka_code = 42  # INVALID_REQUEST
+
+
+class StorageIOError(StratalogError):
+    """The disk or the operating system failed."""
+
+    kafka_code = 56  # KAFKA_STORAGE_ERROR
+
+
+class StorageFullError(StorageIOError):
+    """No space left, or a quota is used up."""

@@ -1,0 +1,233 @@
+"""The only door to the disk: a small Protocol, and the local disk behind it.
+
+Everything that the storage floors do to files goes through `FileSystem` and `File`, so that the
+same code runs on a simulated disk whose power can be cut at any call.
+
+Invariants
+- I1  An operation either does all of what it says or raises `StorageIOError` (`StorageFullError`
+      for ENOSPC and EDQUOT); `pwrite` never returns after a short write.
+- I2  Nothing is durable before `File.fsync` (contents) and `FileSystem.fsync_directory` (names).
+- I3  `rename` replaces an existing target atomically, as POSIX has it.
+- I4  A missing file raises the built-in `FileNotFoundError`, which callers are expected to handle.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from stratalog.base.errors import StorageFullError, StorageIOError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+OpenMode = Literal["read", "update", "create"]
+"""`read`: existing, read only. `update`: existing, read and write. `create`: new and empty,
+replacing what was there, read and write."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileStat:
+    """What the disk knows of a file: size in bytes, modification time in ms since the epoch."""
+
+    size_bytes: int
+    modified_ms: int
+
+
+class File(Protocol):
+    """An open file. Positions and sizes are bytes."""
+
+    @property
+    def path(self) -> str: ...
+
+    def pread_into(self, buffer: Buffer, position: int) -> int:
+        """Fill `buffer` from `position`; the count read, short only at the end of the file."""
+        ...
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        """Write all of `data` at `position`."""
+        ...
+
+    def size_bytes(self) -> int: ...
+
+    def truncate(self, size_bytes: int) -> None: ...
+
+    def start_writeback(self) -> None:
+        """Hint that what was written may go to disk now; promises nothing."""
+        ...
+
+    def fsync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """Names and files."""
+
+    def open(self, path: str, mode: OpenMode) -> File: ...
+
+    def list_directory(self, path: str) -> list[str]:
+        """The names in a directory, sorted."""
+        ...
+
+    def stat(self, path: str) -> FileStat: ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def make_directory(self, path: str) -> None:
+        """Create a directory and its parents; one that is there already is fine."""
+        ...
+
+    def rename(self, old_path: str, new_path: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def set_modified(self, path: str, modified_ms: int) -> None: ...
+
+    def fsync_directory(self, path: str) -> None: ...
+
+
+@contextmanager
+def _translated(path: str) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageIOError
+        raise kind(f"{path}: {error.strerror or error}") from error
+
+
+class LocalFile:
+    """A file of the local disk, by descriptor; thread-safe because reads and writes are positioned."""
+
+    def __init__(self, path: str, descriptor: int):
+        self._path = path
+        self._descriptor = descriptor
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def pread_into(self, buffer: Buffer, position: int) -> int:
+        view = memoryview(buffer).cast("B")
+        done = 0
+        with _translated(self._path):
+            while done < len(view):
+                count = os.preadv(self._descriptor, [view[done:]], position + done)
+                if count == 0:
+                    break
+                done += count
+        return done
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        view = memoryview(data).cast("B")
+        with _translated(self._path):
+            while len(view) > 0:
+                count = os.pwrite(self._descriptor, view, position)
+                view = view[count:]
+                position += count
+
+    def size_bytes(self) -> int:
+        with _translated(self._path):
+            return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size_bytes: int) -> None:
+        with _translated(self._path):
+            os.ftruncate(self._descriptor, size_bytes)
+
+    def start_writeback(self) -> None:
+        # POSIX_FADV_DONTNEED would start it too, but it drops the pages that a reader wants next.
+        pass
+
+    def fsync(self) -> None:
+        with _translated(self._path):
+            os.fsync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+_FLAGS = {
+    "read": os.O_RDONLY,
+    "update": os.O_RDWR,
+    "create": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFileSystem:
+    """The machine's own disk."""
+
+    def open(self, path: str, mode: OpenMode) -> LocalFile:
+        with _translated(path):
+            flags = _FLAGS[mode] | os.O_CLOEXEC
+            return LocalFile(path, os.open(path, flags, 0o644))
+
+    def list_directory(self, path: str) -> list[str]:
+        with _translated(path):
+            return sorted(os.listdir(path))
+
+    def stat(self, path: str) -> FileStat:
+        with _translated(path):
+            found = os.stat(path)
+            return FileStat(found.st_size, found.st_mtime_ns // 1_000_000)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def make_directory(self, path: str) -> None:
+        with _translated(path):
+            os.makedirs(path, exist_ok=True)
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        with _translated(old_path):
+            os.replace(old_path, new_path)
+
+    def unlink(self, path: str) -> None:
+        with _translated(path):
+            os.unlink(path)
+
+    def set_modified(self, path: str, modified_ms: int) -> None:
+        with _translated(path):
+            os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
+
+    def fsync_directory(self, path: str) -> None:
+        with _translated(path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def read_file(filesystem: FileSystem, path: str, limit_bytes: int) -> bytes:
+    """The whole of a small file. Raises `StorageIOError` if it holds more than `limit_bytes`."""
+    file = filesystem.open(path, "read")
+    try:
+        size_bytes = file.size_bytes()
+        if size_bytes > limit_bytes:
+            raise StorageIOError(f"{path}: {size_bytes} bytes, expected at most {limit_bytes}")
+        buffer = bytearray(size_bytes)
+        return bytes(buffer[: file.pread_into(buffer, 0)])
+    finally:
+        file.close()
+
+
+def write_file_atomically(filesystem: FileSystem, path: str, content: bytes) -> None:
+    """Replace a small file by `content`, durably (RCV-3): aside, fsync, rename, directory fsync."""
+    aside = path + ".tmp"
+    file = filesystem.open(aside, "create")
+    try:
+        file.pwrite(content, 0)
+        file.fsync()
+    finally:
+        file.close()
+    filesystem.rename(aside, path)
+    filesystem.fsync_directory(os.path.dirname(path) or ".")

@@ -1,0 +1,209 @@
+"""A segment file, chunk by chunk: read, cut at batch bounds, checked, decompressed in pieces.
+
+    ChunkReader.take() -> Chunk           whole batches, at most chunk_bytes unless one is larger
+    scan(chunk, ...)   -> table           a BATCH row for each batch, CRC and order checked
+    pieces(...)        -> row ranges      with their payloads decompressed, as many as fit
+
+Invariants
+- C1  Whoever takes a chunk owns its buffers until it takes the next one into the same `Scratch`.
+- C2  Several threads may take chunks of one reader; each byte of the file is in exactly one chunk.
+- C3  Damage raises `CorruptionError` with the file's path and the position in it (CMP-16).
+- C4  One thread's memory is the chunk, its table, its columns and one piece of decompressed bytes;
+      a piece exceeds `PLAIN_BYTES` only for a single batch, and never its stated limit (LOG-13).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from stratalog.base.errors import CorruptionError
+from stratalog.base.filesystem import File
+from stratalog.clean.job import CleanSpec
+from stratalog.record import layout
+from stratalog.record.codec import Codec, decompress
+from stratalog.record.kernel import arrays, scan
+
+Bytes = npt.NDArray[np.uint8]
+Int64s = npt.NDArray[np.int64]
+Table = npt.NDArray[Any]
+
+PLAIN_BYTES = 8 << 20
+"""Decompressed bytes that are worked on at a time."""
+
+NO_CRC = 1 << 62
+"""`crc_from` that excuses every batch: they were all checked earlier in this round."""
+
+
+class Scratch:
+    """The buffers of one thread, by name; each grows to what was asked of it and is used again."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
+
+    def take(self, name: str, count: int, dtype: Any = np.uint8, columns: int = 1) -> Any:
+        """At least `count` rows of `dtype`; (n,) or (n, columns). Contents are undefined."""
+        found = self._arrays.get(name)
+        if found is None or len(found) < count:
+            rows = max(count, 1024)
+            shape: Any = rows if columns == 1 else (rows, columns)
+            found = self._arrays[name] = np.empty(shape, dtype)
+        return found
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(array.nbytes for array in self._arrays.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Whole batches of one file: `raw[:size_bytes]` lies at `position` of the file.
+
+    `ordinal` counts the chunks of the file; `previous_last_offset` is that of the batch before.
+    """
+
+    path: str
+    ordinal: int
+    position: int
+    size_bytes: int
+    rows: int
+    previous_last_offset: int
+    raw: Bytes
+
+
+class ChunkReader:
+    """Hands out the chunks of one log file, in file order, to any number of threads.
+
+    Stateful; its lock guards the place reached. `size_bytes` bounds what is read: a file that grows
+    meanwhile is not followed.
+    """
+
+    def __init__(self, file: File, base_offset: int, size_bytes: int, spec: CleanSpec):
+        self._file = file
+        self._spec = spec
+        self._size_bytes = size_bytes
+        self._lock = threading.Lock()
+        self._ordinal = 0
+        self._position = 0
+        self._last_offset = base_offset - 1
+
+    def take(self, scratch: Scratch) -> Chunk | None:
+        """The next chunk, in `scratch`'s buffer "raw"; None at the end. Raises CorruptionError."""
+        with self._lock:
+            if self._position >= self._size_bytes:
+                return None
+            wanted = min(self._spec.chunk_bytes, self._size_bytes - self._position)
+            raw, rows, size, last_offset = self._whole_batches_locked(scratch, wanted)
+            chunk = Chunk(
+                self._file.path,
+                self._ordinal,
+                self._position,
+                size,
+                rows,
+                self._last_offset,
+                raw,
+            )
+            self._ordinal += 1
+            self._position += size
+            self._last_offset = last_offset
+            return chunk
+
+    def _whole_batches_locked(
+        self, scratch: Scratch, wanted: int
+    ) -> tuple[Bytes, int, int, int]:
+        left = self._size_bytes - self._position
+        while True:
+            raw = cast(Bytes, scratch.take("raw", wanted))
+            filled = self._file.pread_into(raw[:wanted], self._position)
+            if filled < wanted:
+                raise self._damaged(f"file ends {wanted - filled} bytes early")
+            rows, size, last_offset, following = scan.whole_batches(
+                raw, filled, self._spec.max_batch_bytes
+            )
+            if rows > 0:
+                return raw, int(rows), int(size), int(last_offset)
+            if following < 0:
+                raise self._damaged(arrays.DAMAGE[arrays.BAD_LENGTH])
+            if wanted == left:
+                raise self._damaged("last batch is cut off")
+            wanted = min(left, max(int(following), wanted))
+
+    def _damaged(self, reason: str) -> CorruptionError:
+        return CorruptionError(reason, file=self._file.path, position=self._position)
+
+
+def scan_chunk(chunk: Chunk, spec: CleanSpec, crc_from: int, scratch: Scratch) -> Table:
+    """The chunk's batches as BATCH rows. `crc_from`: offsets below it have been checked before.
+
+    Raises `CorruptionError` for the first batch that is not whole, in order, and true to its CRC.
+    """
+    table = scratch.take("table", chunk.rows, arrays.BATCH)[: chunk.rows]
+    rows, _, error, position = scan.scan_batches(
+        chunk.raw,
+        chunk.size_bytes,
+        chunk.previous_last_offset,
+        crc_from,
+        spec.max_batch_bytes,
+        table,
+    )
+    if error != arrays.OK:
+        raise damage(chunk, int(error), int(position))
+    if rows != chunk.rows:
+        raise damage(chunk, arrays.BAD_LENGTH, chunk.size_bytes)
+    return cast(Table, table)
+
+
+def damage(chunk: Chunk, error: int, position: int) -> CorruptionError:
+    """The error a kernel reported at `position` of the chunk, placed in its file."""
+    return CorruptionError(
+        arrays.DAMAGE[error], file=chunk.path, position=chunk.position + position
+    )
+
+
+def pieces(
+    chunk: Chunk, table: Table, wanted: npt.NDArray[np.bool_], spec: CleanSpec, scratch: Scratch
+) -> Iterator[tuple[int, int, Bytes]]:
+    """Row ranges [a, b) that cover `table`, each with its decompressed payloads at hand.
+
+    Where `wanted` (bool[rows]) is set and a codec is named, the payload is decompressed and the
+    row's payload columns point into the yielded buffer, valid until the next piece.
+    """
+    packed = wanted & ((table["attributes"] & layout.CODEC_MASK) != 0)
+    packed &= (table["magic"] == layout.MAGIC_V2) & (table["count"] > 0)
+    rows = np.flatnonzero(packed).tolist()
+    plain: Bytes = scratch.take("plain", PLAIN_BYTES if rows else 1)
+    first_row = 0
+    used = 0
+    starts = table["payload_start"][rows].tolist()
+    ends = table["payload_end"][rows].tolist()
+    codecs = (table["attributes"][rows] & layout.CODEC_MASK).tolist()
+    counts = table["count"][rows].tolist()
+    for row, start, end, codec, count in zip(rows, starts, ends, codecs, counts, strict=True):
+        try:
+            payload = decompress(
+                Codec.of_attributes(codec), chunk.raw[start:end], spec.max_decompressed_bytes
+            )
+        except CorruptionError as error:
+            position = int(table["position"][row])
+            located = CorruptionError(error.reason, position=position)
+            raise located.located(chunk.path, chunk.position) from error
+        size = len(payload)
+        if count > size // scan.SMALLEST_RECORD_BYTES:
+            raise damage(chunk, arrays.BAD_COUNT, int(table["position"][row]))
+        if used + size > len(plain):
+            if row > first_row:
+                yield first_row, row, plain
+            first_row, used = row, 0
+            plain = scratch.take("plain", size)
+        plain[used : used + size] = np.frombuffer(payload, np.uint8)
+        table[row]["payload_start"] = used
+        table[row]["payload_end"] = used + size
+        table[row]["payload_is_plain"] = 1
+        used += size
+    yield first_row, len(table), plain

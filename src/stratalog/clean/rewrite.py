@@ -1,0 +1,234 @@
+"""A group of segments -> one new segment, as `.part` files beside the log.
+
+Chunks are decided on any thread and take their turn here in file order; a turn only fixes where
+the bytes go and folds the indexes, the writing itself happens side by side.
+
+Invariants
+- W1  The bytes and indexes depend on the group and the context only, not on threads or engine.
+- W2  Nothing is written as long as a group of one segment comes out as it went in; if it does so
+      to the end, the segment stays (CMP-19), and `CleanedGroup.unchanged` says so.
+- W3  What `finish` returns is on disk: files fsynced, with the last source's time (CMP-11). Their
+      directory entries are the swap's business.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+
+from stratalog.base.filesystem import File, FileSystem
+from stratalog.clean.chunk import Chunk, ChunkReader, Scratch
+from stratalog.clean.decide import DecideContext, DecidedChunk, decide_chunk
+from stratalog.clean.job import CleanedGroup, Drops, SourceSegment, Volume
+from stratalog.segment import index_builder, txn_index
+from stratalog.segment.names import FileKind, file_name, part_name
+
+_COPY_BYTES = 1 << 20
+
+
+class GroupRewriter:
+    """Rewrites one group; any number of threads call `work` until it answers 0, one calls
+    `finish`. Stateful: `_lock` guards the place reached in the sources and in the output."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        context: DecideContext,
+        group: Sequence[SourceSegment],
+        *,
+        tag: str,
+        attempt: int,
+        writes: bool,
+    ):
+        """`tag` and `attempt` name the `.part` files; without `writes` nothing touches the disk."""
+        self._filesystem = filesystem
+        self._context = context
+        self._group = tuple(group)
+        self._tag = tag
+        self._attempt = attempt
+        self._writes = writes
+        self._lock = threading.Condition()
+        self._sources: list[File] = []
+        self._readers: list[tuple[SourceSegment, ChunkReader]] = []
+        self._reading = 0
+        self._next_taken = 0
+        self._next_placed = 0
+        self._failed = False
+        self._output: File | None = None
+        self._position = 0
+        self._is_copy = len(self._group) == 1 and not self._txn_index_changes()
+        self._index = index_builder.IndexState(
+            self._group[0].base_offset, context.job.spec.index_interval_bytes
+        )
+        self._offset_entries = bytearray()
+        self._time_entries = bytearray()
+        self._records_before = 0
+        self._records_after = 0
+        self._drops = Drops()
+
+    def work(self, scratch: Scratch) -> int:
+        """Decide and write the next chunk; its size in bytes, 0 if there is none left.
+
+        Raises `CorruptionError`.
+        """
+        taken = self._take(scratch)
+        if taken is None:
+            return 0
+        turn, segment, chunk = taken
+        try:
+            decided = decide_chunk(chunk, self._context, segment, scratch)
+            position = self._place(turn, decided)
+            if position is not None and len(decided.out) > 0:
+                assert self._output is not None
+                self._output.pwrite(decided.out, position)
+                self._output.start_writeback()
+        except BaseException:
+            with self._lock:
+                self._failed = True
+                self._lock.notify_all()
+            raise
+        return chunk.size_bytes
+
+    def finish(self) -> CleanedGroup:
+        """Close the group once all chunks are written: indexes, times, fsync."""
+        bytes_before = sum(segment.size_bytes for segment in self._group)
+        volume = Volume(
+            self._records_before, self._records_after, bytes_before, self._position, self._drops
+        )
+        parts: tuple[tuple[str, str], ...] = ()
+        try:
+            if self._writes and not self._is_copy:
+                parts = self._finish_files()
+        finally:
+            self.close()
+        return CleanedGroup(
+            tuple(segment.base_offset for segment in self._group),
+            self._group[-1].modified_ms,
+            volume,
+            self._is_copy,
+            parts,
+        )
+
+    def close(self) -> None:
+        """Let go of the files; what was written of an unfinished group stays as a stray part."""
+        for file in [*self._sources, *([self._output] if self._output else [])]:
+            file.close()
+        self._sources, self._output = [], None
+
+    def _take(self, scratch: Scratch) -> tuple[int, SourceSegment, Chunk] | None:
+        with self._lock:
+            while not self._failed:
+                if self._reading == len(self._readers):
+                    if len(self._readers) == len(self._group):
+                        return None
+                    self._open_next_locked()
+                segment, reader = self._readers[self._reading]
+                chunk = reader.take(scratch)
+                if chunk is not None:
+                    turn = self._next_taken
+                    self._next_taken += 1
+                    return turn, segment, chunk
+                self._reading += 1
+        return None
+
+    def _open_next_locked(self) -> None:
+        segment = self._group[len(self._readers)]
+        name = file_name(segment.base_offset, FileKind.LOG)
+        file = self._filesystem.open(os.path.join(self._context.job.directory, name), "read")
+        self._sources.append(file)
+        reader = ChunkReader(file, segment.base_offset, segment.size_bytes, self._context.job.spec)
+        self._readers.append((segment, reader))
+
+    def _place(self, turn: int, decided: DecidedChunk) -> int | None:
+        """Wait for the chunk's turn; where its bytes go, or None if nothing is to be written."""
+        with self._lock:
+            while self._next_placed != turn and not self._failed:
+                self._lock.wait()
+            if self._failed:
+                return None
+            position = self._position
+            self._records_before += decided.records_before
+            self._records_after += decided.records_after
+            self._drops += decided.drops
+            self._fold_indexes_locked(decided, position)
+            if self._is_copy and not decided.unchanged:
+                self._is_copy = False
+                if self._writes:
+                    self._copy_source_locked(position)
+            if self._writes and not self._is_copy and self._output is None:
+                self._output = self._create_locked()
+            self._position += len(decided.out)
+            self._next_placed += 1
+            self._lock.notify_all()
+            return None if self._output is None else position
+
+    def _fold_indexes_locked(self, decided: DecidedChunk, position: int) -> None:
+        positions, sizes, last_offsets, max_timestamps = decided.written.T
+        self._index, entries = index_builder.extend(
+            self._index, positions + position, sizes, last_offsets, max_timestamps
+        )
+        self._add_entries_locked(entries)
+
+    def _add_entries_locked(self, entries: index_builder.IndexEntries) -> None:
+        offset_bytes, time_bytes = entries.encode(self._group[0].base_offset)
+        self._offset_entries += offset_bytes
+        self._time_entries += time_bytes
+
+    def _copy_source_locked(self, size_bytes: int) -> None:
+        """The first change of a single segment: what was passed over so far is needed after all."""
+        self._output = self._create_locked()
+        buffer = bytearray(_COPY_BYTES)
+        position = 0
+        while position < size_bytes:
+            view = memoryview(buffer)[: size_bytes - position]
+            self._sources[0].pread_into(view, position)
+            self._output.pwrite(view, position)
+            position += len(view)
+
+    def _create_locked(self) -> File:
+        return self._filesystem.open(self._part_path(FileKind.LOG), "create")
+
+    def _part_path(self, kind: FileKind) -> str:
+        base_offset = self._group[0].base_offset
+        name = part_name(base_offset, kind, self._tag, self._attempt)
+        return os.path.join(self._context.job.directory, name)
+
+    def _group_end(self) -> int:
+        return self._group[-1].next_offset
+
+    def _txn_index_changes(self) -> bool:
+        start, end = self._group[0].base_offset, self._group_end()
+        kept = self._context.markers.retained_between(start, end)
+        before = [txn for txn in self._context.job.aborted if start <= txn.last_offset < end]
+        return kept != before
+
+    def _finish_files(self) -> tuple[tuple[str, str], ...]:
+        with self._lock:
+            if self._output is None:  # nothing stayed of a group that had no chunk at all
+                self._output = self._create_locked()
+            self._index, entries = index_builder.finish(self._index)
+            self._add_entries_locked(entries)
+        aborted = self._context.markers.retained_between(
+            self._group[0].base_offset, self._group_end()
+        )
+        contents = {
+            FileKind.OFFSET_INDEX: bytes(self._offset_entries),
+            FileKind.TIME_INDEX: bytes(self._time_entries),
+        }
+        if aborted:
+            contents[FileKind.TXN_INDEX] = txn_index.encode(aborted)
+        self._output.fsync()
+        for kind, content in contents.items():
+            file = self._filesystem.open(self._part_path(kind), "create")
+            try:
+                file.pwrite(content, 0)
+                file.fsync()
+            finally:
+                file.close()
+        kinds = (FileKind.LOG, *contents)
+        for kind in kinds:
+            self._filesystem.set_modified(self._part_path(kind), self._group[-1].modified_ms)
+        return tuple((kind.value, os.path.basename(self._part_path(kind))) for kind in kinds)
+
+

@@ -1,0 +1,68 @@
+"""Where a round ends when its map is full (CMP-5): at a batch's end, or inside one.
+
+Kafka maps record after record. The map is full when the next mappable record comes; the round then
+ends after the last record that was mapped, or after the last batch before the one that holds the
+next, whichever is later; a segment that was finished counts up to the next one's base offset.
+
+`last_mapped`, the first offset of the last key that fitted, is all one needs to know: the local
+engine learns it while it maps, the Spark engine as the n-th smallest first offset of all keys.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from stratalog.base.filesystem import FileSystem
+from stratalog.clean.chunk import NO_CRC, Chunk, ChunkReader, Int64s, Scratch, scan_chunk
+from stratalog.clean.index import IndexContext, index_chunk
+from stratalog.clean.job import CleaningJob
+from stratalog.clean.offset_map import Hashes
+from stratalog.segment.names import MAX_OFFSET, FileKind, file_name
+
+
+def find_round_end(
+    job: CleaningJob, last_mapped: int, filesystem: FileSystem, scratch: Scratch
+) -> int:
+    """The end offset of a round whose map was filled by the record at `last_mapped`.
+
+    `first_uncleanable` if no mappable record follows: then the map never stopped anything.
+    """
+    context = IndexContext.of(job)
+    for segment in job.dirty_segments:
+        if segment.next_offset <= last_mapped:
+            continue
+        name = file_name(segment.base_offset, FileKind.LOG)
+        file = filesystem.open(os.path.join(job.directory, name), "read")
+        try:
+            reader = ChunkReader(file, segment.base_offset, segment.size_bytes, job.spec)
+            before_chunk = segment.base_offset - 1
+            while (chunk := reader.take(scratch)) is not None:
+                following = _first_after(chunk, context, last_mapped, scratch)
+                table = scan_chunk(chunk, job.spec, NO_CRC, scratch)
+                if following is not None:
+                    finished = table["last_offset"][table["last_offset"] < following]
+                    earlier = int(finished[-1]) if len(finished) else before_chunk
+                    return max(last_mapped, earlier) + 1
+                before_chunk = int(table["last_offset"][-1])
+        finally:
+            file.close()
+    return job.first_uncleanable
+
+
+def _first_after(
+    chunk: Chunk, context: IndexContext, last_mapped: int, scratch: Scratch
+) -> int | None:
+    """The offset of the first mappable record of the chunk past `last_mapped`."""
+    found: list[int] = []
+
+    def visit(hashes: Hashes, offsets: Int64s) -> None:
+        place = int(np.searchsorted(offsets, last_mapped, side="right"))
+        if place < len(offsets):
+            found.append(int(offsets[place]))
+
+    index_chunk(
+        chunk, context, 0, crc_from=NO_CRC, upper_offset=MAX_OFFSET, scratch=scratch, visit=visit
+    )
+    return min(found, default=None)

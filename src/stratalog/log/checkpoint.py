@@ -1,0 +1,102 @@
+"""Kafka's checkpoint files: one offset a partition, in text, replaced atomically (RCV-3).
+
+    0                       version
+    2                       number of entries
+    orders 0 1250           topic partition offset
+    orders 1 17
+
+`cleaner-offset-checkpoint`, `log-start-offset-checkpoint`, `recovery-point-offset-checkpoint` and
+`replication-offset-checkpoint` of a log directory have this form.
+
+Invariants
+- I1  `parse(render(x)) == x`.
+- I2  After a crash the file holds the old content or the new, never a mixture.
+- I3  A damaged file raises `CorruptionError`; it is never read as "no entries". A file of zero
+      bytes is whole: Kafka makes one before it has anything to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stratalog.base.errors import CorruptionError
+from stratalog.base.filesystem import FileSystem, read_file, write_file_atomically
+from stratalog.base.limits import MAX_CHECKPOINT_BYTES
+from stratalog.segment.names import MAX_OFFSET, MAX_PARTITION, TopicPartition, is_topic_name
+
+VERSION = 0
+
+
+def read_checkpoint(filesystem: FileSystem, path: str) -> dict[TopicPartition, int]:
+    """The offsets of a checkpoint file; no file means no entries.
+
+    Raises `CorruptionError`, which names the file.
+    """
+    try:
+        content = read_file(filesystem, path, MAX_CHECKPOINT_BYTES)
+    except FileNotFoundError:
+        return {}
+    try:
+        return parse(content)
+    except CorruptionError as error:
+        raise error.located(path) from None
+
+
+def write_checkpoint(
+    filesystem: FileSystem, path: str, offsets: Mapping[TopicPartition, int]
+) -> None:
+    """Replace a checkpoint file, durably: aside, fsync, rename, directory fsync."""
+    write_file_atomically(filesystem, path, render(offsets))
+
+
+def parse(content: bytes) -> dict[TopicPartition, int]:
+    """The entries of a checkpoint's text. Raises `CorruptionError` with the line in its reason."""
+    entries: dict[TopicPartition, int] = {}
+    for number, line in enumerate(text_rows(content, VERSION, 3), start=3):
+        topic, partition, offset = line
+        key = TopicPartition(topic, integer(partition, number, MAX_PARTITION))
+        if not is_topic_name(topic):
+            raise CorruptionError(f"line {number}: {topic!r} is no topic name")
+        if key in entries:
+            raise CorruptionError(f"line {number}: {key} stands there twice")
+        entries[key] = integer(offset, number, MAX_OFFSET)
+    return entries
+
+
+def render(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The text of a checkpoint, sorted by topic and partition."""
+    lines = [f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items())]
+    return "\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode("ascii")
+
+
+def text_rows(content: bytes, version: int, columns: int) -> list[list[str]]:
+    """The rows of any of Kafka's checkpoint texts: a version, a count, that many rows of words.
+
+    Raises `CorruptionError` for another version or count, or a row of other than `columns` words.
+    """
+    if not content:
+        return []
+    try:
+        lines = content.decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise CorruptionError("not a text file") from None
+    if len(lines) < 2:
+        raise CorruptionError("shorter than its two first lines")
+    if integer(lines[0], 1, MAX_OFFSET) != version:
+        raise CorruptionError(f"version {lines[0]!r}, expected {version}")
+    rows = [line.split() for line in lines[2:] if line.strip()]
+    if integer(lines[1], 2, MAX_OFFSET) != len(rows):
+        raise CorruptionError(f"{len(rows)} entries, expected {lines[1]!r}")
+    for number, row in enumerate(rows, start=3):
+        if len(row) != columns:
+            raise CorruptionError(f"line {number}: {len(row)} words, expected {columns}")
+    return rows
+
+
+def integer(word: str, line_number: int, largest: int) -> int:
+    """A decimal number in 0..`largest`. Raises `CorruptionError`."""
+    word = word.strip()
+    # The length is checked first: int() takes quadratic time, and it accepts signs and underscores.
+    if not (word.isascii() and word.isdigit() and len(word) <= 19 and int(word) <= largest):
+        raise CorruptionError(f"line {line_number}: {word[:40]!r} is no number from 0 to {largest}")
+    return int(word)

@@ -1,0 +1,568 @@
+"""One partition's log: the only object that writes its directory (LOG-1, LOG-2, LOG-5, LOG-8).
+
+    append ─► validate ─► producer checks ─► roll? ─► offsets ─► files ─► state ─► new view
+
+One lock orders the writers; readers take the current `view`, an immutable value, and never wait.
+Appends are in the page cache when they return and on the disk after `flush`.
+
+Invariants
+- I1  Offsets are given out once, in order, without gaps (a replica keeps those it is sent), and
+      never change.
+- I2  A view is published after everything in it is written, in one assignment.
+- I3  An append that raises changed nothing: checks come before writes, state after them.
+- I4  What is below `recovery_point` has been flushed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import (
+    CorruptionError,
+    OffsetOutOfRangeError,
+    RecordTooLargeError,
+    StratalogError,
+    UsageError,
+)
+from stratalog.base.filesystem import FileSystem
+from stratalog.log import snapshots
+from stratalog.log.active import ActiveSegment
+from stratalog.log.leader_epochs import (
+    EpochStart,
+    assigned,
+    cut_at_end,
+    cut_at_start,
+    read_leader_epochs,
+    write_leader_epochs,
+)
+from stratalog.log.loading import LoadedLog, load_log
+from stratalog.log.producer_checks import aborted_by, admit
+from stratalog.log.producer_state import (
+    ProducerBatch,
+    ProducerState,
+    active_producers,
+    apply,
+    last_stable_offset,
+)
+from stratalog.log.replay import producer_batch
+from stratalog.log.roll import Incoming, jitter_ms, roll_reason
+from stratalog.log.settings import LogSettings
+from stratalog.log.view import READ_BYTES, Chunk, LogView
+from stratalog.record.batch import Batch, batches
+from stratalog.record.builder import NewRecord, assign_offsets, build_batch
+from stratalog.record.codec import Codec
+from stratalog.record.control import ControlType, build_marker
+from stratalog.record.layout import TimestampType
+from stratalog.record.validate import validate
+from stratalog.record.values import BatchHeader, Record, parse_header
+from stratalog.segment.names import LEADER_EPOCH_CHECKPOINT, SEGMENT_KINDS
+from stratalog.segment.segment import Segment, TimestampOffset, segment_path
+from stratalog.segment.segments import Segments
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """Where an append went. `log_append_time_ms` is -1 unless the log sets the timestamps.
+
+    `is_duplicate`: the batch had been appended before, this is where; nothing was written.
+    """
+
+    first_offset: int
+    last_offset: int
+    max_timestamp: int
+    log_append_time_ms: int = -1
+    is_duplicate: bool = False
+
+
+class PartitionLog:
+    """An open log. `_lock` guards everything but `view`; `_flush_lock` is taken before it."""
+
+    def __init__(
+        self,
+        path: str,
+        settings: LogSettings,
+        filesystem: FileSystem,
+        clock: Clock,
+        loaded: LoadedLog,
+        epochs: tuple[EpochStart, ...],
+        *,
+        active: ActiveSegment | None,
+    ):
+        """Use `PartitionLog.open`. Without `active` the log is read only."""
+        self.path = path
+        self.settings = settings
+        self._filesystem = filesystem
+        self._clock = clock
+        self._producers = loaded.producers
+        self._epochs = epochs
+        self._active = active
+        self._last_snapshot = -1 if loaded.newest_snapshot is None else loaded.newest_snapshot
+        self._recovery_point = loaded.tail.next_offset
+        self._unflushed: list[int] = []
+        self._names_changed = active is not None
+        self._unflushed_snapshots: list[int] = []
+        self._lock = threading.RLock()
+        self._flush_lock = threading.Lock()
+        segments = loaded.segments
+        if active is not None:
+            segments = segments.with_active(active.value())
+        start, end = loaded.log_start_offset, loaded.tail.next_offset
+        self._view: LogView | None = self._view_of(segments, start, end)
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        settings: LogSettings,
+        filesystem: FileSystem,
+        clock: Clock,
+        *,
+        log_start_offset: int | None = None,
+        create: bool = False,
+        read_only: bool = False,
+        repair_tail: bool = False,
+    ) -> PartitionLog:
+        """Open the log in the directory `path`.
+
+        `create` makes one that is not there, starting at `log_start_offset`. `repair_tail` ends the
+        log before a torn or damaged last part of the active segment, which is an error otherwise.
+        `read_only` changes no file. Raises `UsageError` if there is no log, or an interrupted swap;
+        `CorruptionError`, naming file and position; `StorageIOError`.
+        """
+        now_ms = clock.now_ms()
+        writable = not read_only
+        if create and writable:
+            filesystem.make_directory(path)
+        try:
+            loaded = load_log(
+                filesystem,
+                path,
+                settings,
+                now_ms=now_ms,
+                log_start_offset=log_start_offset,
+                writable=writable,
+                repair_tail=repair_tail,
+            )
+        except FileNotFoundError:
+            loaded = None
+        if loaded is None:
+            if not (create and writable):
+                raise UsageError(f"{path}: there is no log")
+            base_offset = log_start_offset or 0
+            ActiveSegment.create(
+                filesystem,
+                path,
+                base_offset,
+                interval_bytes=settings.index_interval_bytes,
+                now_ms=now_ms,
+            ).indexes.close()
+            return cls.open(path, settings, filesystem, clock, log_start_offset=log_start_offset)
+        epochs_path = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
+        stored = read_leader_epochs(filesystem, epochs_path)
+        epochs = cut_at_end(cut_at_start(stored, loaded.log_start_offset), loaded.tail.next_offset)
+        active = None
+        if writable:
+            active = ActiveSegment.resume(filesystem, path, loaded.tail, now_ms)
+            if epochs != stored:
+                write_leader_epochs(filesystem, epochs_path, epochs)
+        return cls(path, settings, filesystem, clock, loaded, epochs, active=active)
+
+    # -- what is there ---------------------------------------------------------------------------
+
+    @property
+    def view(self) -> LogView:
+        """The log as it is now; keep it to go on seeing that. Raises `UsageError` once closed."""
+        view = self._view
+        if view is None:
+            raise UsageError(f"{self.path}: the log is closed")
+        return view
+
+    @property
+    def segments(self) -> Segments:
+        return self.view.segments
+
+    @property
+    def log_start_offset(self) -> int:
+        """The earliest offset (LOG-11)."""
+        return self.view.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The latest offset (LOG-11): that of the next record."""
+        return self.view.log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.view.last_stable_offset
+
+    @property
+    def recovery_point(self) -> int:
+        """What is below has been flushed since the log was opened."""
+        return self._recovery_point
+
+    @property
+    def leader_epochs(self) -> tuple[EpochStart, ...]:
+        return self._epochs
+
+    def producers(self) -> ProducerState:
+        """A copy of the producers' state at the log end."""
+        with self._lock:
+            return self._producers.copy()
+
+    def active_producers(self) -> dict[int, tuple[int, int | None]]:
+        """Per producer id its epoch and last data offset (None: none in that epoch)."""
+        with self._lock:
+            return active_producers(self._producers)
+
+    def read(self, offset: int, max_bytes: int = READ_BYTES) -> Chunk:
+        """See `LogView.read`."""
+        return self.view.read(offset, max_bytes)
+
+    def read_batches(self, offset: int, max_bytes: int = READ_BYTES) -> Iterator[Batch]:
+        """See `LogView.read_batches`."""
+        return self.view.read_batches(offset, max_bytes)
+
+    def read_records(self, offset: int, max_bytes: int = READ_BYTES) -> Iterator[Record]:
+        """See `LogView.read_records`."""
+        return self.view.read_records(offset, max_bytes)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """See `LogView.offset_for_timestamp`."""
+        return self.view.offset_for_timestamp(timestamp)
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """See `LogView.offset_of_max_timestamp`."""
+        return self.view.offset_of_max_timestamp()
+
+    # -- append ----------------------------------------------------------------------------------
+
+    def append(self, data: Buffer, leader_epoch: int = 0) -> AppendResult:
+        """Append what a producer sent: whole batches of magic 2, which get the next offsets.
+
+        Raises `CorruptionError` for damaged bytes, `InvalidRecordError`, `RecordTooLargeError`,
+        `OutOfOrderSequenceError`, `ProducerFencedError`, `StorageIOError`; then nothing was written.
+        """
+        now_ms = self._clock.now_ms()
+        buffer = memoryview(bytearray(data))
+        produced = validate(buffer, self.settings.produce_rules, now_ms)
+        append_time_ms = self._append_time_ms(now_ms)
+        with self._lock:
+            self._writer_locked()
+            offset = self.log_end_offset
+            headers: list[BatchHeader] = []
+            for batch in produced:
+                headers.append(
+                    replace(batch.header, base_offset=offset, max_timestamp=batch.max_timestamp)
+                )
+                offset = headers[-1].next_offset
+            changes = [change for header in headers if (change := producer_batch(header))]
+            duplicate = self._earlier_locked(changes)
+            if duplicate is not None:
+                return duplicate
+            for batch, header in zip(produced, headers, strict=True):
+                assign_offsets(
+                    buffer[batch.position : batch.position + header.size_bytes],
+                    header.base_offset,
+                    leader_epoch,
+                    append_time_ms,
+                    max_timestamp=batch.max_timestamp,
+                )
+            return self._write_locked(buffer, headers, changes, leader_epoch, now_ms)
+
+    def append_records(
+        self,
+        records: Sequence[NewRecord],
+        *,
+        codec: Codec = Codec.NONE,
+        level: int | None = None,
+        leader_epoch: int = 0,
+    ) -> AppendResult:
+        """Append records as one batch; those without a timestamp get the clock's."""
+        now_ms = self._clock.now_ms()
+        stamped = [
+            replace(record, timestamp=now_ms) if record.timestamp is None else record
+            for record in records
+        ]
+        return self.append(build_batch(stamped, codec=codec, level=level), leader_epoch)
+
+    def append_marker(
+        self,
+        kind: ControlType,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int = 0,
+        leader_epoch: int = 0,
+    ) -> AppendResult:
+        """End a producer's transaction with a COMMIT or ABORT marker (CMP-14).
+
+        Raises `ProducerFencedError` for an older epoch of the producer or the coordinator.
+        """
+        assert kind in (ControlType.ABORT, ControlType.COMMIT), kind
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            self._writer_locked()
+            marker = bytearray(
+                build_marker(
+                    kind,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    timestamp=now_ms,
+                    base_offset=self.log_end_offset,
+                    coordinator_epoch=coordinator_epoch,
+                    leader_epoch=leader_epoch,
+                )
+            )
+            assign_offsets(marker, self.log_end_offset, leader_epoch, self._append_time_ms(now_ms))
+            header = parse_header(marker)
+            change = producer_batch(header, Batch(header, memoryview(marker)))
+            assert change is not None
+            self._earlier_locked([change])
+            return self._write_locked(marker, [header], [change], leader_epoch, now_ms)
+
+    def append_as_follower(self, data: Buffer) -> AppendResult:
+        """Append batches of any magic that have their offsets, as a replica or a restore does.
+
+        Raises `CorruptionError` for damaged bytes or offsets below the log end.
+        """
+        buffer = memoryview(bytes(data))
+        found = list(batches(buffer))
+        if not found or found[-1].position + found[-1].header.size_bytes != len(buffer):
+            raise CorruptionError("not a run of whole batches")
+        with self._lock:
+            self._writer_locked()
+            previous = self.log_end_offset - 1
+            for batch in found:
+                if batch.header.base_offset <= previous:
+                    raise CorruptionError(
+                        f"offset {batch.header.base_offset} does not follow {previous}",
+                        position=batch.position,
+                    )
+                if not batch.crc_ok():
+                    raise CorruptionError("batch fails its checksum", position=batch.position)
+                previous = batch.header.last_offset
+            headers = [batch.header for batch in found]
+            made = [producer_batch(batch.header, batch) for batch in found]
+            changes = [change for change in made if change is not None]
+            epoch = max(header.leader_epoch for header in headers)
+            return self._write_locked(buffer, headers, changes, epoch, self._clock.now_ms())
+
+    def _append_time_ms(self, now_ms: int) -> int | None:
+        return now_ms if self.settings.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+
+    def _writer_locked(self) -> ActiveSegment:
+        if self.view and self._active is None:
+            raise UsageError(f"{self.path}: the log is open for reading only")
+        return self._active
+
+    def _earlier_locked(self, changes: list[ProducerBatch]) -> AppendResult | None:
+        """Checks the producers; the earlier result if a batch is a repetition."""
+        earlier = admit(self._producers, changes)
+        if earlier is None:
+            return None
+        return AppendResult(
+            earlier.first_offset,
+            earlier.last_offset,
+            earlier.timestamp,
+            -1 if self._append_time_ms(0) is None else earlier.timestamp,
+            is_duplicate=True,
+        )
+
+    def _write_locked(
+        self,
+        data: Buffer,
+        headers: list[BatchHeader],
+        changes: list[ProducerBatch],
+        leader_epoch: int,
+        now_ms: int,
+    ) -> AppendResult:
+        if not headers:
+            raise UsageError("nothing to append")
+        size_bytes = sum(header.size_bytes for header in headers)
+        if size_bytes > self.settings.segment_bytes:
+            raise RecordTooLargeError(
+                f"{size_bytes} bytes do not fit a segment of {self.settings.segment_bytes}"
+            )
+        # A compressed message of magic 0 or 1 states its last offset; it begins at or past the end.
+        first_offset = headers[0].base_offset if headers[0].magic >= 2 else self.log_end_offset
+        last_offset = headers[-1].last_offset
+        max_timestamp = max(header.max_timestamp for header in headers)
+        self._maybe_roll_locked(Incoming(size_bytes, last_offset, max_timestamp), first_offset)
+        self._note_epoch_locked(leader_epoch, first_offset)
+        active = self._writer_locked()
+        rows = [(h.size_bytes, h.last_offset, h.max_timestamp) for h in headers]
+        active.append(data, rows, aborted_by(self._producers, changes), now_ms)
+        for change in changes:
+            apply(self._producers, change)
+        segments = self.segments.with_active(active.value())
+        self._view = self._view_of(segments, self.log_start_offset, last_offset + 1)
+        append_time_ms = self._append_time_ms(now_ms)
+        return AppendResult(
+            first_offset,
+            last_offset,
+            max_timestamp,
+            -1 if append_time_ms is None else append_time_ms,
+        )
+
+    def _note_epoch_locked(self, leader_epoch: int, first_offset: int) -> None:
+        epochs = assigned(self._epochs, leader_epoch, first_offset)
+        if epochs != self._epochs:
+            path = os.path.join(self.path, LEADER_EPOCH_CHECKPOINT)
+            write_leader_epochs(self._filesystem, path, epochs)
+            self._epochs = epochs
+
+    def _view_of(self, segments: Segments, start: int, end: int) -> LogView:
+        stable = max(start, last_stable_offset(self._producers, end))
+        return LogView(segments, start, end, stable)
+
+    # -- roll, flush, close ----------------------------------------------------------------------
+
+    def roll(self) -> int:
+        """Close the active segment and begin a new one at the log end; its base offset.
+
+        An active segment that is empty stays as it is. Raises `StorageIOError`.
+        """
+        with self._lock:
+            self._roll_locked(self.log_end_offset)
+            return self.segments.active.base_offset
+
+    def _maybe_roll_locked(self, incoming: Incoming, first_offset: int) -> None:
+        facts = self._writer_locked().facts()
+        jitter = jitter_ms(os.path.basename(self.path), facts.base_offset, self.settings)
+        now_ms = self._clock.now_ms()
+        if roll_reason(facts, incoming, now_ms, self.settings, jitter) is not None:
+            self._roll_locked(first_offset)
+
+    def _roll_locked(self, base_offset: int) -> None:
+        old = self._writer_locked()
+        if base_offset == old.base_offset:
+            return
+        new = ActiveSegment.create(
+            self._filesystem,
+            self.path,
+            base_offset,
+            interval_bytes=self.settings.index_interval_bytes,
+            now_ms=self._clock.now_ms(),
+        )
+        try:
+            sealed = old.seal()
+        except StratalogError:
+            new.remove()
+            raise
+        self._unflushed.append(old.base_offset)
+        self._names_changed = True
+        self._active = new
+        segments = self.segments.with_active(sealed).appended(new.value())
+        self._view = self._view_of(segments, self.log_start_offset, self.log_end_offset)
+        self._write_snapshot_locked(base_offset)
+
+    def _write_snapshot_locked(self, offset: int) -> None:
+        if offset > self._last_snapshot:
+            snapshots.write_snapshot(self._filesystem, self.path, offset, self._producers.entries)
+            self._last_snapshot = offset
+            self._unflushed_snapshots.append(offset)
+            self._names_changed = True
+
+    def flush(self) -> int:
+        """Make everything durable that was appended before the call; the new recovery point.
+
+        Appends go on meanwhile. Raises `StorageIOError`; then nothing is promised.
+        """
+        with self._flush_lock:
+            with self._lock:
+                active = self._writer_locked()
+                end = self.log_end_offset
+                bases = [*self._unflushed, active.base_offset]
+                made = list(self._unflushed_snapshots)
+                names_changed, self._names_changed = self._names_changed, False
+            try:
+                for base_offset in bases:
+                    for kind in SEGMENT_KINDS:
+                        self._fsync(segment_path(self.path, base_offset, kind))
+                for offset in made:
+                    self._fsync(snapshots.snapshot_path(self.path, offset))
+                if names_changed:
+                    self._filesystem.fsync_directory(self.path)
+            except StratalogError:
+                self._names_changed = True
+                raise
+            with self._lock:
+                self._unflushed = self._unflushed[len(bases) - 1 :]
+                self._unflushed_snapshots = self._unflushed_snapshots[len(made) :]
+                self._recovery_point = max(self._recovery_point, end)
+                return self._recovery_point
+
+    def _fsync(self, path: str) -> None:
+        # By name, because the index files of a rolled segment are closed. One that has gone since
+        # was replaced or deleted, by somebody who syncs what comes in its place.
+        try:
+            file = self._filesystem.open(path, "update")
+        except FileNotFoundError:
+            return
+        try:
+            file.fsync()
+        finally:
+            file.close()
+
+    def replace_segments(self, removed: Collection[int], added: Iterable[Segment] = ()) -> None:
+        """Publish the log without the sealed segments at the base offsets `removed`, with `added`.
+
+        Call it before the files of the removed ones are renamed or replaced: it loads what their
+        readers may still need of them. Raises `CorruptionError` if that cannot be read.
+        """
+        with self._lock:
+            active = self._writer_locked()
+            assert active.base_offset not in removed, active.base_offset
+            for segment in self.segments:
+                if segment.base_offset in removed:
+                    segment.indexes.retire()
+            segments = self.segments.replaced(removed, added)
+            self._view = self._view_of(segments, self.log_start_offset, self.log_end_offset)
+
+    def advance_log_start(self, offset: int) -> None:
+        """Move the log start offset up; making that durable is the caller's business (RET-6).
+
+        Raises `OffsetOutOfRangeError` past the log end.
+        """
+        with self._lock:
+            self._writer_locked()
+            if offset > self.log_end_offset:
+                raise OffsetOutOfRangeError(f"{offset} lies past the end {self.log_end_offset}")
+            start = max(offset, self.log_start_offset)
+            self._view = self._view_of(self.segments, start, self.log_end_offset)
+
+    def close(self) -> None:
+        """Write the closing time entry and the producer snapshot, flush, let go of the files.
+
+        Views that were taken stay readable. Closing twice is fine. Raises `StorageIOError`.
+        """
+        with self._lock:
+            if self._view is None:
+                return
+            if self._active is not None:
+                self._active.indexes.finish()
+                self._write_snapshot_locked(self.log_end_offset)
+                self.flush()
+                self._active.indexes.close()
+            self._active = None
+            self._view = None
+
+    def __enter__(self) -> PartitionLog:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,155 @@
+"""Reading a log: an immutable view of it, which readers take once and use as long as they like.
+
+The writer publishes a new view after every change; a view keeps its segments' files open, so it
+goes on answering the same whatever is appended, cleaned or deleted meanwhile (LOG-12).
+
+Invariants
+- I1  log start <= every offset that is answered < log end.
+- I2  Batches come in the order of their offsets, each once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stratalog.base.errors import CorruptionError, OffsetOutOfRangeError
+from stratalog.record.batch import Batch
+from stratalog.record.batch import batches as batches_of
+from stratalog.record.values import Record
+from stratalog.segment import txn_index
+from stratalog.segment.log_file import PlacedHeader
+from stratalog.segment.segment import Segment, TimestampOffset
+from stratalog.segment.segments import Segments
+from stratalog.segment.txn_index import AbortedTxn
+
+READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chunk:
+    """Stored bytes that begin with a whole batch and may end in a part of one (LOG-8).
+
+    `position` is where they lie in the `.log` of the segment at `base_offset`. Empty at the end.
+    """
+
+    base_offset: int
+    position: int
+    data: memoryview
+
+    def batches(self) -> Iterator[Batch]:
+        """The whole batches; their position counts from the chunk's start."""
+        return batches_of(self.data)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LogView:
+    """A log at one moment. `last_stable_offset`: where read_committed readers must stop."""
+
+    segments: Segments
+    log_start_offset: int
+    log_end_offset: int
+    last_stable_offset: int
+
+    def read(self, offset: int, max_bytes: int = READ_BYTES) -> Chunk:
+        """About `max_bytes` from the first batch that reaches `offset` on (LOG-8, LOG-10).
+
+        Larger if that batch alone is larger (LOG-9); it may begin below `offset`. Raises
+        `OffsetOutOfRangeError` below the log start or past the log end, `CorruptionError`.
+        """
+        self._check_range(offset)
+        found = self._find(offset)
+        if found is None:
+            active = self.segments.active
+            return Chunk(active.base_offset, active.size_bytes, memoryview(b""))
+        segment, placed = found
+        data = segment.log.whole_batches(placed.position, segment.size_bytes, max_bytes)
+        if len(data) < placed.header.size_bytes:
+            raise CorruptionError(
+                "the file is shorter than it was", file=segment.log.path, position=placed.position
+            )
+        return Chunk(segment.base_offset, placed.position, data)
+
+    def read_batches(
+        self, offset: int, max_bytes: int = READ_BYTES, end_offset: int | None = None
+    ) -> Iterator[Batch]:
+        """The batches from the first that reaches `offset` up to the log end (or `end_offset`).
+
+        `max_bytes` is the unit of reading. A batch's position is that in its file. Raises
+        `OffsetOutOfRangeError` at once, `CorruptionError` on the way; checksums are the caller's
+        choice (`Batch.crc_ok`).
+        """
+        self._check_range(offset)
+        end = self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
+        return self._batches(offset, max_bytes, end)
+
+    def _batches(self, offset: int, max_bytes: int, end: int) -> Iterator[Batch]:
+        for segment in self.segments.from_offset(offset):
+            first = segment.find(offset) if segment.base_offset < end else None
+            if first is None:
+                continue
+            for batch in segment.log.batches(first.position, segment.size_bytes, max_bytes):
+                # The offset of a compressed message of magic 0 or 1 is that of its last record.
+                if batch.header.base_offset >= end and batch.header.magic >= 2:
+                    return
+                yield batch
+                if batch.header.next_offset >= end:
+                    return
+
+    def read_records(
+        self, offset: int, max_bytes: int = READ_BYTES, end_offset: int | None = None
+    ) -> Iterator[Record]:
+        """The data records from `offset` on; transaction markers are left out, aborted data is not.
+
+        Raises as `read_batches`.
+        """
+        end = self.log_end_offset if end_offset is None else end_offset
+        return (
+            record
+            for batch in self.read_batches(offset, max_bytes, end_offset)
+            if not batch.header.is_control
+            for record in batch.records()
+            if offset <= record.offset < end
+        )
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """The first record with a timestamp of at least `timestamp` ms (LOG-11), if any."""
+        for segment in self.segments.from_offset(self.log_start_offset):
+            if segment.max_timestamp()[0] >= timestamp:
+                found = segment.find_timestamp(timestamp, self.log_start_offset)
+                if found is not None:
+                    return found
+        return None
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """The first record with the log's largest timestamp (LOG-11); None without timestamps."""
+        best: TimestampOffset | None = None
+        for segment in self.segments.from_offset(self.log_start_offset):
+            if best is None or segment.max_timestamp()[0] > best.timestamp:
+                found = segment.latest_record(self.log_start_offset)
+                if found is not None and (best is None or found.timestamp > best.timestamp):
+                    best = found
+        return best
+
+    def aborted_between(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """The aborted transactions that touch [start_offset, end_offset), by marker offset."""
+        found: list[AbortedTxn] = []
+        for segment in self.segments.from_offset(start_offset):
+            found += txn_index.aborted_between(segment.aborted, start_offset, end_offset)
+            # Later markers belong to transactions that begin at or past the end.
+            if any(entry.last_stable_offset >= end_offset for entry in segment.aborted):
+                break
+        return found
+
+    def _find(self, offset: int) -> tuple[Segment, PlacedHeader] | None:
+        for segment in self.segments.from_offset(offset):
+            placed = segment.find(offset)
+            if placed is not None:
+                return segment, placed
+        return None
+
+    def _check_range(self, offset: int) -> None:
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise OffsetOutOfRangeError(
+                f"offset {offset} lies outside [{self.log_start_offset}, {self.log_end_offset}]"
+            )

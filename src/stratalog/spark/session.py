@@ -1,0 +1,162 @@
+"""A Spark session that is ready for the log's jobs: one call, no Java to install, quiet.
+
+How it works
+    A session that is there already is used as it is: on a cluster's notebook Spark belongs to the
+    platform. Otherwise one is made, by default inside this process (`local[*,4]`): the Java comes
+    from `stratalog.spark.java`, the workers run this very interpreter, the heap is sized from the
+    machine, and nothing listens on anything but the loopback address. Each setting stands in
+    `session_settings` with its reason; what the caller gives in `conf` wins.
+
+Invariants
+- S1  A local session survives the death of a Python worker: its master allows retries.
+- S2  The process's environment is the same after the call as before it.
+- S3  A missing Spark or Java is a `MissingExtraError` of one line that names the extra to install.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from stratalog.base.errors import MissingExtraError, UsageError
+from stratalog.base.limits import SHUFFLE_BLOCK_BYTES
+from stratalog.spark.java import INSTALL_HINT, find_java, prepare_java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOCAL_MASTER = "local[*,4]"
+"""Every core of this machine; a task is tried up to four times, as a cluster does."""
+
+_LOCAL = re.compile(r"local(?:\[(?P<threads>\*|\d+)\])?")
+_MIN_HEAP_BYTES = 1 << 30
+_MAX_HEAP_BYTES = 8 << 30
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+
+
+def spark_session(
+    master: str = LOCAL_MASTER,
+    app_name: str = "stratalog",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The running Spark session, or a new one on `master`.
+
+    `conf` holds Spark's own properties; they win over ours. A session that is running already is
+    returned as it is, and all three arguments are without effect.
+
+    Raises `MissingExtraError` without pyspark, pyarrow, pandas or a Java; `UsageError` if Spark
+    does not start (the reason is on standard error).
+    """
+    try:
+        import pandas  # noqa: F401  mapInArrow asks for it, late and inside a worker
+        import pyarrow  # noqa: F401
+        from pyspark import SparkContext
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingExtraError(f"Spark is not installed ({error}); {INSTALL_HINT}") from error
+
+    # `getActiveSession` knows only the session of this thread; a context is the process's.
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate()
+
+    master = with_retries(master)
+    builder = SparkSession.builder.master(master).appName(app_name)
+    for name, value in {**session_settings(master), **(conf or {})}.items():
+        builder = builder.config(name, value)
+    with _environment(_variables(master)):
+        try:
+            return builder.getOrCreate()
+        except PySparkException as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"Spark did not start on {master}: {reason}") from error
+
+
+def with_retries(master: str) -> str:
+    """`local`, `local[N]`, `local[*]` give up at the first lost worker: allow three more (S1)."""
+    found = _LOCAL.fullmatch(master)
+    return master if found is None else f"local[{found['threads'] or 1},4]"
+
+
+def is_local(master: str) -> bool:
+    """Whether the workers run on this machine, with this machine's files and interpreter."""
+    return master.startswith("local")
+
+
+def session_settings(master: str) -> dict[str, str]:
+    """Spark's properties for a new session on `master`, each with its reason."""
+    settings = {
+        # A command of a few minutes needs no web page, and no progress bar beside its own.
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"',
+        # Rows are binary blocks of up to SHUFFLE_BLOCK_BYTES: bound a batch by bytes, not by count.
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(SHUFFLE_BLOCK_BYTES),
+        # A worker that dies in native code leaves its Python stack in the error.
+        "spark.python.worker.faulthandler.enabled": "true",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+        # Timestamps in a log are UTC; the machine's zone must not change what is shown.
+        "spark.sql.session.timeZone": "UTC",
+    }
+    if is_local(master):
+        scratch = tempfile.gettempdir()
+        settings |= {
+            # Without these Spark binds to, and asks the name service for, the machine's address.
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.memory": f"{heap_bytes(_machine_memory_bytes()) >> 20}m",
+            # TMPDIR counts (Java alone does not look at it); the current directory stays clean.
+            "spark.local.dir": scratch,
+            "spark.sql.warehouse.dir": Path(scratch, "stratalog-warehouse").as_uri(),
+        }
+    return settings
+
+
+def heap_bytes(memory_bytes: int) -> int:
+    """The driver's heap for a machine with `memory_bytes`: a quarter, between 1 and 8 GiB.
+
+    Blocks pass through the heap, but maps and files are worked on by Python processes and lie in
+    the page cache, which need the rest.
+    """
+    return max(_MIN_HEAP_BYTES, min(memory_bytes // 4, _MAX_HEAP_BYTES))
+
+
+def _machine_memory_bytes() -> int:
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        # A container's limit; the word "max" means that there is none.
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        return memory_bytes
+    return min(memory_bytes, int(limit)) if limit.isdigit() else memory_bytes
+
+
+def _variables(master: str) -> dict[str, str]:
+    variables = {"JAVA_HOME": prepare_java_home(find_java())}
+    # On a cluster the interpreter's path is the cluster's business.
+    if is_local(master) or "PYSPARK_PYTHON" not in os.environ:
+        variables["PYSPARK_PYTHON"] = sys.executable
+    if is_local(master) and "SPARK_LOCAL_IP" not in os.environ:
+        variables["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return variables
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

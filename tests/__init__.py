@@ -1,0 +1,1 @@
+"""Tests of Stratalog; folders mirror src/stratalog. `tests.naive` is the slow, obvious twin."""

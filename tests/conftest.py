@@ -1,0 +1,67 @@
+"""What every test may use: the golden directories, markers, and a count of the cases that ran."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# `from tests.oracle import ...` works in every import mode and from every working directory.
+_ROOT = str(Path(__file__).resolve().parent.parent)
+if _ROOT not in sys.path:
+    sys.path.insert(0, _ROOT)
+
+from tests.archives import corpus_path, golden_path  # noqa: E402
+
+_CASES = "stratalog_cases"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "requirement(*ids): the lines of REQUIREMENTS.md that the test proves"
+    )
+    config.addinivalue_line(
+        "markers", "sweep: runs many cases in one test; says how many through count_cases"
+    )
+
+
+@pytest.fixture(scope="session")
+def golden_dir() -> Path:
+    """The unpacked golden fixtures; read only, copy a state before changing it."""
+    return golden_path()
+
+
+@pytest.fixture(scope="session")
+def corpus_dir() -> Path:
+    """The unpacked random corpus (`log-NNN` directories); read only."""
+    return corpus_path()
+
+
+@pytest.fixture
+def count_cases(request: pytest.FixtureRequest) -> Callable[[str, int], None]:
+    """`count_cases(name, n)` adds n cases to the total of `name`, printed after the run."""
+
+    def count(name: str, n: int) -> None:
+        # User properties travel with the report, so this works under xdist too.
+        request.node.user_properties.append((_CASES, f"{n} {name}"))
+
+    return count
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    totals: Counter[str] = Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if getattr(report, "when", None) != "call":
+                continue
+            for key, value in report.user_properties:
+                if key == _CASES:
+                    count, name = str(value).split(" ", 1)
+                    totals[name] += int(count)
+    if totals:
+        terminalreporter.section("cases")
+        for name, n in sorted(totals.items()):
+            terminalreporter.write_line(f"{n:>10,}  {name}")
