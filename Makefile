@@ -51,13 +51,14 @@ bench: setup  ## the benchmarks, each prints a table
 requirements:  ## which tests prove which requirement
 	@$(PYTHON) tools/requirements_table.py
 
-lock:  ## write requirements*.txt anew from pyproject.toml
-	@sh tools/lock.sh '$(PYTHON)'
+lock:  ## write requirements*.txt anew from pyproject.toml (UPGRADE=--upgrade: newest versions)
+	@sh tools/lock.sh '$(PYTHON)' $(UPGRADE)
 
 wheel: setup  ## dist/*.whl, for clusters
 	@$(BIN)/python -m build --wheel --no-isolation
 
 clean:  ## remove what the targets made, except .venv
-	rm -rf dist build .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis \
-	    demo-data spark-warehouse
-	find src tests tools examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	@echo '==> removing caches, dist and what the demo made'
+	@rm -rf dist build .cache .mypy_cache .pytest_cache .ruff_cache .import_linter_cache \
+	    .hypothesis demo-data spark-warehouse
+	@find src tests tools examples -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,9 +14,10 @@ def compare_partitions(expected: Path, actual: Path, before: Path | None = None)
 
     Compared: segments, files that a swap leaves behind, the bytes of `.log` files without
     compression, header fields and records of the others, times of `.log` files, `.txnindex` bytes,
-    which snapshots exist, and `cleaner-offset-checkpoint` beside the partition. Not compared: `.index` and `.timeindex`
-    (Kafka's depend on its I/O buffer), and snapshots that any opening of the log removes. With
-    `before`, a compressed batch that `expected` copied from there must be copied in `actual` too.
+    which snapshots exist, and `cleaner-offset-checkpoint` beside the partition. Not compared:
+    `.index` and `.timeindex` (Kafka's depend on its I/O buffer), and snapshots that any opening of
+    the log removes. With `before`, a compressed batch that `expected` copied from there must be
+    copied in `actual` too.
     """
     found = [
         f"{path.name}: left over"

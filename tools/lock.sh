@@ -1,13 +1,15 @@
 #!/bin/sh
 # Writes requirements.txt (everything) and requirements-build.txt (what builds packages) anew from
 # pyproject.toml, with hashes and without any address. Used by `make lock`; takes some minutes.
+# Versions that are locked already stay unless pyproject.toml forbids them, or with --upgrade.
 #
 # pip-tools lives in an environment of its own: pip would have to be locked with it.
 #
-# usage: sh tools/lock.sh PYTHON
+# usage: sh tools/lock.sh PYTHON [--upgrade]
 set -eu
 
-python=${1:-python3}
+python=$1
+upgrade=${2:-}
 venv=.venv-lock
 [ -x $venv/bin/pip-compile ] || {
     "$python" -m venv $venv
@@ -15,7 +17,7 @@ venv=.venv-lock
 }
 
 compile() {
-    CUSTOM_COMPILE_COMMAND='make lock' $venv/bin/pip-compile --quiet --upgrade --generate-hashes \
+    CUSTOM_COMPILE_COMMAND='make lock' $venv/bin/pip-compile --quiet $upgrade --generate-hashes \
         --strip-extras --allow-unsafe --annotation-style=line --no-emit-index-url \
         --no-emit-trusted-host --no-emit-find-links --no-emit-options "$@"
 }

@@ -80,6 +80,7 @@ def _store(writer: Writer, partition: Path) -> RandomLog:
     lines = [f"{epoch} {_first_offset(writer, epoch)}\n" for epoch in epochs if epoch >= 0]
     (partition / "leader-epoch-checkpoint").write_text(f"0\n{len(lines)}\n{''.join(lines)}")
 
+    small_map = features.small_map and writer.chance(0.25)
     inputs = Inputs(
         settings=_settings(writer, interval_bytes),
         now_ms=NOW_MS,
@@ -87,11 +88,9 @@ def _store(writer: Writer, partition: Path) -> RandomLog:
         last_stable_offset=states.last_stable_offset,
         log_end_offset=log_end_offset,
         active_producers=_active(states, NOW_MS),
-        dedupe_buffer_bytes=random.choice([240, 480]) if features.small_map else 1 << 20,
+        dedupe_buffer_bytes=random.choice([240, 480]) if small_map else 1 << 20,
         load_factor=random.choice([0.5, 0.9, 1.0]),
     )
-    if features.small_map and writer.chance(0.75):
-        inputs = replace(inputs, dedupe_buffer_bytes=1 << 20)
     if features.checkpoints and writer.chance(0.6):
         inputs = _clean_before(writer, partition, inputs, states)
     if features.log_start and writer.chance(0.2):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import UsageError
-from stratalog.record import layout
+from stratalog.base.errors import RecordTooLargeError, UsageError
+from stratalog.record import builder, layout
 from stratalog.record.batch import Batch, batches
 from stratalog.record.builder import NewRecord, assign_offsets, build_batch, encode_record
 from stratalog.record.codec import Codec
@@ -113,6 +113,15 @@ def test_an_emptied_batch_loses_codec_and_horizon_and_keeps_the_rest() -> None:
 def test_deltas_that_make_no_batch(arguments: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         build_batch(RECORDS, **arguments)
+
+
+def test_a_batch_that_nobody_could_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = build_batch(RECORDS)
+    monkeypatch.setattr(builder, "MAX_BATCH_BYTES", len(data))
+    assert build_batch(RECORDS) == data
+    monkeypatch.setattr(builder, "MAX_BATCH_BYTES", len(data) - 1)
+    with pytest.raises(RecordTooLargeError):
+        build_batch(RECORDS)
 
 
 def test_a_record_by_hand() -> None:

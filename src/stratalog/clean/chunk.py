@@ -26,7 +26,7 @@ from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import File
 from stratalog.clean.job import CleanSpec
 from stratalog.record import layout
-from stratalog.record.codec import Codec, decompress
+from stratalog.record.codec.bulk import decompress_many
 from stratalog.record.kernel import arrays, scan
 
 Bytes = npt.NDArray[np.uint8]
@@ -176,34 +176,40 @@ def pieces(
     """
     packed = wanted & ((table["attributes"] & layout.CODEC_MASK) != 0)
     packed &= (table["magic"] == layout.MAGIC_V2) & (table["count"] > 0)
-    rows = np.flatnonzero(packed).tolist()
-    plain: Bytes = scratch.take("plain", PLAIN_BYTES if rows else 1)
-    first_row = 0
-    used = 0
-    starts = table["payload_start"][rows].tolist()
-    ends = table["payload_end"][rows].tolist()
-    codecs = (table["attributes"][rows] & layout.CODEC_MASK).tolist()
-    counts = table["count"][rows].tolist()
-    for row, start, end, codec, count in zip(rows, starts, ends, codecs, counts, strict=True):
+    rows = np.flatnonzero(packed)
+    plain: Bytes = scratch.take("plain", PLAIN_BYTES if len(rows) else 1)
+    if len(rows) == 0:
+        yield 0, len(table), plain
+    codecs = table["attributes"][rows] & layout.CODEC_MASK
+    starts, ends = table["payload_start"][rows], table["payload_end"][rows]
+    first_row = done = 0
+    while done < len(rows):
         try:
-            payload = decompress(
-                Codec.of_attributes(codec), chunk.raw[start:end], spec.max_decompressed_bytes
+            filled, plain_ends = decompress_many(
+                codecs[done:],
+                chunk.raw,
+                starts[done:],
+                ends[done:],
+                plain,
+                spec.max_decompressed_bytes,
             )
         except CorruptionError as error:
-            position = int(table["position"][row])
-            located = CorruptionError(error.reason, position=position)
-            raise located.located(chunk.path, chunk.position) from error
-        size = len(payload)
-        if count > size // scan.SMALLEST_RECORD_BYTES:
-            raise damage(chunk, arrays.BAD_COUNT, int(table["position"][row]))
-        if used + size > len(plain):
-            if row > first_row:
-                yield first_row, row, plain
-            first_row, used = row, 0
-            plain = scratch.take("plain", size)
-        plain[used : used + size] = np.frombuffer(payload, np.uint8)
-        table[row]["payload_start"] = used
-        table[row]["payload_end"] = used + size
-        table[row]["payload_is_plain"] = 1
-        used += size
-    yield first_row, len(table), plain
+            position = chunk.position + int(table["position"][rows[done]])
+            raise CorruptionError(error.reason, file=chunk.path, position=position) from error
+        _point_at_plain(chunk, table, rows[done : done + len(plain_ends)], plain_ends)
+        done += len(plain_ends)
+        end_row = int(rows[done]) if done < len(rows) else len(table)
+        yield first_row, end_row, filled
+        first_row = end_row
+
+
+def _point_at_plain(chunk: Chunk, table: Table, rows: Int64s, plain_ends: Int64s) -> None:
+    """Let the payload columns of `rows` say where their decompressed bytes lie, end to end."""
+    plain_starts = np.concatenate([[0], plain_ends[:-1]])
+    too_many = table["count"][rows] > (plain_ends - plain_starts) // scan.SMALLEST_RECORD_BYTES
+    if too_many.any():
+        row = rows[int(np.argmax(too_many))]
+        raise damage(chunk, arrays.BAD_COUNT, int(table["position"][row]))
+    table["payload_start"][rows] = plain_starts
+    table["payload_end"][rows] = plain_ends
+    table["payload_is_plain"][rows] = 1

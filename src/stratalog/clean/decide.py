@@ -31,7 +31,7 @@ from stratalog.clean.index import legacy_batch
 from stratalog.clean.job import CleaningJob, Drops, SourceSegment
 from stratalog.clean.settle import SettledMarkers, aborted_columns
 from stratalog.record import layout, legacy
-from stratalog.record.codec import Codec, compress
+from stratalog.record.codec.bulk import compress_many, packed_bound_bytes
 from stratalog.record.kernel import arrays, retain, rewrite, scan
 from stratalog.record.values import Record
 
@@ -196,20 +196,18 @@ def _pack(piece: Table, kept: Bytes, rebuilt: dict[int, bytes], scratch: Scratch
     piece["packed_start"] = piece["kept_start"]
     piece["packed_end"] = piece["kept_end"]
     is_v2_rewrite = (piece["action"] == arrays.REWRITE) & (piece["magic"] == layout.MAGIC_V2)
-    rows = np.flatnonzero(is_v2_rewrite & (piece["attributes"] & layout.CODEC_MASK != 0))
-    if len(rows) == 0 and not rebuilt:
+    rows = np.flatnonzero(is_v2_rewrite)
+    codecs = piece["attributes"][rows] & layout.CODEC_MASK
+    if not codecs.any() and not rebuilt:
         return kept
-    contents = dict(rebuilt)
-    starts, ends = piece["kept_start"].tolist(), piece["kept_end"].tolist()
-    codecs = (piece["attributes"] & layout.CODEC_MASK).tolist()
-    for row in rows.tolist():
-        contents[row] = compress(Codec(codecs[row]), kept[starts[row] : ends[row]])
-    plain_rows = np.flatnonzero(is_v2_rewrite & (piece["attributes"] & layout.CODEC_MASK == 0))
-    for row in plain_rows.tolist():
-        contents[row] = bytes(kept[starts[row] : ends[row]])
-    packed: Bytes = scratch.take("packed", sum(map(len, contents.values())))
-    at = 0
-    for row, content in contents.items():
+    starts, ends = piece["kept_start"][rows], piece["kept_end"][rows]
+    room = packed_bound_bytes(starts, ends) + sum(map(len, rebuilt.values()))
+    packed: Bytes = scratch.take("packed", room)
+    packed_ends = compress_many(codecs, kept, starts, ends, packed)
+    piece["packed_start"][rows] = np.concatenate([[0], packed_ends])[:-1]
+    piece["packed_end"][rows] = packed_ends
+    at = int(packed_ends[-1]) if len(rows) else 0
+    for row, content in rebuilt.items():
         packed[at : at + len(content)] = np.frombuffer(content, np.uint8)
         piece[row]["packed_start"] = at
         at += len(content)

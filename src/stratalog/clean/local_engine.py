@@ -32,7 +32,8 @@ from stratalog.clean.offset_map import Hashes, OffsetMap
 from stratalog.clean.rewrite import GroupRewriter
 from stratalog.clean.round_end import find_round_end
 from stratalog.clean.settle import settle
-from stratalog.segment.names import FileKind, file_name
+from stratalog.segment.names import FileKind
+from stratalog.segment.segment import segment_path
 
 _MAX_RANGE_BITS = 10
 
@@ -287,17 +288,17 @@ class LocalEngine:
         done = [False] * len(groups)
         lock = threading.Lock()
 
-        def run(scratch: Scratch) -> None:
+        def run(scratch: Scratch, stop: threading.Event) -> None:
             for place, rewriter in enumerate(rewriters):
                 with lock:
                     if done[place]:
                         continue
                     busy[place] += 1
-                while (size_bytes := rewriter.work(scratch)) > 0:
+                while not stop.is_set() and (size_bytes := rewriter.work(scratch)) > 0:
                     meter.add(size_bytes)
                 with lock:
                     busy[place] -= 1
-                    is_last = busy[place] == 0 and not done[place]
+                    is_last = busy[place] == 0 and not done[place] and not stop.is_set()
                     done[place] = done[place] or is_last
                 if is_last:
                     results[place] = rewriter.finish()
@@ -320,20 +321,33 @@ class LocalEngine:
         """All threads take chunks of one segment, then of the next, until `work` answers False."""
         with self._readers(job, segments) as readers:
 
-            def run(scratch: Scratch) -> None:
+            def run(scratch: Scratch, stop: threading.Event) -> None:
                 for segment, reader in readers:
-                    while work(segment, reader, scratch):
+                    while not stop.is_set() and work(segment, reader, scratch):
                         pass
 
             self._on_all_threads(run)
 
-    def _on_all_threads(self, run: Callable[[Scratch], None]) -> None:
+    def _on_all_threads(self, run: Callable[[Scratch, threading.Event], None]) -> None:
+        """Run on every thread. The first error, or Ctrl-C, sets the event: all stop at a chunk."""
+        stop = threading.Event()
         if self._threads == 1:
-            run(self._scratches[0])
+            run(self._scratches[0], stop)
             return
+
+        def guarded(scratch: Scratch) -> None:
+            try:
+                run(scratch, stop)
+            except BaseException:
+                stop.set()
+                raise
+
         with ThreadPoolExecutor(self._threads) as pool:
-            for result in [pool.submit(run, scratch) for scratch in self._scratches]:
-                result.result()
+            try:
+                for result in [pool.submit(guarded, scratch) for scratch in self._scratches]:
+                    result.result()
+            finally:
+                stop.set()
 
     @contextmanager
     def _readers(
@@ -343,7 +357,7 @@ class LocalEngine:
         try:
             readers = []
             for segment in segments:
-                path = os.path.join(job.directory, file_name(segment.base_offset, FileKind.LOG))
+                path = segment_path(job.directory, segment.base_offset, FileKind.LOG)
                 files.append(self._filesystem.open(path, "read"))
                 readers.append(
                     (

@@ -22,7 +22,8 @@ from stratalog.clean.chunk import Chunk, ChunkReader, Scratch
 from stratalog.clean.decide import DecideContext, DecidedChunk, decide_chunk
 from stratalog.clean.job import CleanedGroup, Drops, SourceSegment, Volume
 from stratalog.segment import index_builder, txn_index
-from stratalog.segment.names import FileKind, file_name, part_name
+from stratalog.segment.names import FileKind, part_name
+from stratalog.segment.segment import segment_path
 
 _COPY_BYTES = 1 << 20
 
@@ -134,8 +135,8 @@ class GroupRewriter:
 
     def _open_next_locked(self) -> None:
         segment = self._group[len(self._readers)]
-        name = file_name(segment.base_offset, FileKind.LOG)
-        file = self._filesystem.open(os.path.join(self._context.job.directory, name), "read")
+        path = segment_path(self._context.job.directory, segment.base_offset, FileKind.LOG)
+        file = self._filesystem.open(path, "read")
         self._sources.append(file)
         reader = ChunkReader(file, segment.base_offset, segment.size_bytes, self._context.job.spec)
         self._readers.append((segment, reader))

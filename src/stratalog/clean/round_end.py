@@ -10,8 +10,6 @@ engine learns it while it maps, the Spark engine as the n-th smallest first offs
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 
 from stratalog.base.filesystem import FileSystem
@@ -19,7 +17,8 @@ from stratalog.clean.chunk import NO_CRC, Chunk, ChunkReader, Int64s, Scratch, s
 from stratalog.clean.index import IndexContext, index_chunk
 from stratalog.clean.job import CleaningJob
 from stratalog.clean.offset_map import Hashes
-from stratalog.segment.names import MAX_OFFSET, FileKind, file_name
+from stratalog.segment.names import MAX_OFFSET, FileKind
+from stratalog.segment.segment import segment_path
 
 
 def find_round_end(
@@ -33,8 +32,8 @@ def find_round_end(
     for segment in job.dirty_segments:
         if segment.next_offset <= last_mapped:
             continue
-        name = file_name(segment.base_offset, FileKind.LOG)
-        file = filesystem.open(os.path.join(job.directory, name), "read")
+        path = segment_path(job.directory, segment.base_offset, FileKind.LOG)
+        file = filesystem.open(path, "read")
         try:
             reader = ChunkReader(file, segment.base_offset, segment.size_bytes, job.spec)
             before_chunk = segment.base_offset - 1

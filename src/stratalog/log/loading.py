@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from stratalog.base.errors import CorruptionError, UsageError
+from stratalog.base.errors import CorruptionError, StorageIOError, UsageError
 from stratalog.base.filesystem import FileSystem, write_file_atomically
 from stratalog.log import snapshots
 from stratalog.log.producer_state import ProducerState
@@ -33,6 +33,7 @@ from stratalog.segment.txn_index import AbortedTxn
 
 _GARBAGE = (FileState.PART, FileState.TEMPORARY, FileState.DELETED)
 _KEEP_ALL_MS = 1 << 62
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +104,49 @@ def load_log(
     log_start_offset: int | None,
     writable: bool,
     repair_tail: bool,
-) -> LoadedLog | None:
-    """The log in a directory; None if there is no segment.
+) -> LoadedLog:
+    """The log in a directory.
 
-    Raises `UsageError` after an interrupted swap, `CorruptionError` naming file and position.
+    Raises `UsageError` if there is no segment, or after an interrupted swap; `CorruptionError`
+    naming file and position.
     """
+    for _ in range(_ATTEMPTS):
+        try:
+            return _load(
+                filesystem,
+                directory,
+                settings,
+                now_ms=now_ms,
+                log_start_offset=log_start_offset,
+                writable=writable,
+                repair_tail=repair_tail,
+            )
+        except FileNotFoundError:
+            # Its owner removed a segment between our listing and our opening it: list again.
+            if writable or not filesystem.exists(directory):
+                break
+    if not filesystem.exists(directory):
+        raise UsageError(f"{directory}: there is no log")
+    raise StorageIOError(f"{directory}: files vanish while it is being opened")
+
+
+def _load(
+    filesystem: FileSystem,
+    directory: str,
+    settings: LogSettings,
+    *,
+    now_ms: int,
+    log_start_offset: int | None,
+    writable: bool,
+    repair_tail: bool,
+) -> LoadedLog:
     contents = sort_out(filesystem.list_directory(directory))
+    if not contents.bases:
+        raise UsageError(f"{directory}: there is no log")
     refuse_unfinished(filesystem, directory, contents)
     if writable:
         for name in contents.garbage:
             filesystem.unlink(os.path.join(directory, name))
-    if not contents.bases:
-        return None
     damaged: list[int] = []
     aborted = [
         _aborted_or_damaged(filesystem, directory, base_offset, damaged)

@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
-    CorruptionError,
     OffsetOutOfRangeError,
     RecordTooLargeError,
     StratalogError,
@@ -41,28 +40,29 @@ from stratalog.log.leader_epochs import (
     read_leader_epochs,
     write_leader_epochs,
 )
-from stratalog.log.loading import LoadedLog, load_log
+from stratalog.log.loading import LoadedLog, load_log, refuse_unfinished, sort_out
+from stratalog.log.prepare import (
+    Prepared,
+    check_produced,
+    check_replicated,
+    place_marker,
+    place_produced,
+)
 from stratalog.log.producer_checks import aborted_by, admit
 from stratalog.log.producer_state import (
-    ProducerBatch,
     ProducerState,
     active_producers,
     apply,
     last_stable_offset,
 )
-from stratalog.log.replay import producer_batch
 from stratalog.log.roll import Incoming, jitter_ms, roll_reason
 from stratalog.log.settings import LogSettings
-from stratalog.log.view import READ_BYTES, Chunk, LogView
-from stratalog.record.batch import Batch, batches
-from stratalog.record.builder import NewRecord, assign_offsets, build_batch
+from stratalog.log.view import LogReads, LogView
+from stratalog.record.builder import NewRecord, build_batch
 from stratalog.record.codec import Codec
 from stratalog.record.control import ControlType, build_marker
-from stratalog.record.layout import TimestampType
-from stratalog.record.validate import validate
-from stratalog.record.values import BatchHeader, Record, parse_header
 from stratalog.segment.names import LEADER_EPOCH_CHECKPOINT, SEGMENT_KINDS
-from stratalog.segment.segment import Segment, TimestampOffset, segment_path
+from stratalog.segment.segment import Segment, segment_path
 from stratalog.segment.segments import Segments
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ class AppendResult:
     is_duplicate: bool = False
 
 
-class PartitionLog:
-    """An open log. `_lock` guards everything but `view`; `_flush_lock` is taken before it."""
+class PartitionLog(LogReads):
+    """An open log. `_lock` guards everything; `_flush_lock` is taken before it."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class PartitionLog:
         self._names_changed = active is not None
         self._unflushed_snapshots: list[int] = []
         self._lock = threading.RLock()
-        self._flush_lock = threading.Lock()
+        self._flush_lock = threading.RLock()
         segments = loaded.segments
         if active is not None:
             segments = segments.with_active(active.value())
@@ -135,37 +135,33 @@ class PartitionLog:
 
         `create` makes one that is not there, starting at `log_start_offset`. `repair_tail` ends the
         log before a torn or damaged last part of the active segment, which is an error otherwise.
-        `read_only` changes no file. Raises `UsageError` if there is no log, or an interrupted swap;
-        `CorruptionError`, naming file and position; `StorageIOError`.
+        `read_only` changes no file; it is also for a directory that a live process writes. Raises
+        `UsageError` if there is no log, or an interrupted swap; `CorruptionError`, naming file and
+        position; `StorageIOError`.
         """
         now_ms = clock.now_ms()
         writable = not read_only
         if create and writable:
             filesystem.make_directory(path)
-        try:
-            loaded = load_log(
-                filesystem,
-                path,
-                settings,
-                now_ms=now_ms,
-                log_start_offset=log_start_offset,
-                writable=writable,
-                repair_tail=repair_tail,
-            )
-        except FileNotFoundError:
-            loaded = None
-        if loaded is None:
-            if not (create and writable):
-                raise UsageError(f"{path}: there is no log")
-            base_offset = log_start_offset or 0
-            ActiveSegment.create(
-                filesystem,
-                path,
-                base_offset,
-                interval_bytes=settings.index_interval_bytes,
-                now_ms=now_ms,
-            ).indexes.close()
-            return cls.open(path, settings, filesystem, clock, log_start_offset=log_start_offset)
+            contents = sort_out(filesystem.list_directory(path))
+            refuse_unfinished(filesystem, path, contents)
+            if not contents.bases:
+                ActiveSegment.create(
+                    filesystem,
+                    path,
+                    log_start_offset or 0,
+                    interval_bytes=settings.index_interval_bytes,
+                    now_ms=now_ms,
+                ).indexes.close()
+        loaded = load_log(
+            filesystem,
+            path,
+            settings,
+            now_ms=now_ms,
+            log_start_offset=log_start_offset,
+            writable=writable,
+            repair_tail=repair_tail,
+        )
         epochs_path = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
         stored = read_leader_epochs(filesystem, epochs_path)
         epochs = cut_at_end(cut_at_start(stored, loaded.log_start_offset), loaded.tail.next_offset)
@@ -187,24 +183,6 @@ class PartitionLog:
         return view
 
     @property
-    def segments(self) -> Segments:
-        return self.view.segments
-
-    @property
-    def log_start_offset(self) -> int:
-        """The earliest offset (LOG-11)."""
-        return self.view.log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        """The latest offset (LOG-11): that of the next record."""
-        return self.view.log_end_offset
-
-    @property
-    def last_stable_offset(self) -> int:
-        return self.view.last_stable_offset
-
-    @property
     def recovery_point(self) -> int:
         """What is below has been flushed since the log was opened."""
         return self._recovery_point
@@ -223,60 +201,29 @@ class PartitionLog:
         with self._lock:
             return active_producers(self._producers)
 
-    def read(self, offset: int, max_bytes: int = READ_BYTES) -> Chunk:
-        """See `LogView.read`."""
-        return self.view.read(offset, max_bytes)
-
-    def read_batches(self, offset: int, max_bytes: int = READ_BYTES) -> Iterator[Batch]:
-        """See `LogView.read_batches`."""
-        return self.view.read_batches(offset, max_bytes)
-
-    def read_records(self, offset: int, max_bytes: int = READ_BYTES) -> Iterator[Record]:
-        """See `LogView.read_records`."""
-        return self.view.read_records(offset, max_bytes)
-
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
-        """See `LogView.offset_for_timestamp`."""
-        return self.view.offset_for_timestamp(timestamp)
-
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """See `LogView.offset_of_max_timestamp`."""
-        return self.view.offset_of_max_timestamp()
-
     # -- append ----------------------------------------------------------------------------------
 
     def append(self, data: Buffer, leader_epoch: int = 0) -> AppendResult:
         """Append what a producer sent: whole batches of magic 2, which get the next offsets.
 
         Raises `CorruptionError` for damaged bytes, `InvalidRecordError`, `RecordTooLargeError`,
-        `OutOfOrderSequenceError`, `ProducerFencedError`, `StorageIOError`; then nothing was written.
+        `OutOfOrderSequenceError`, `ProducerFencedError`, `StorageIOError`; nothing is written then.
         """
         now_ms = self._clock.now_ms()
-        buffer = memoryview(bytearray(data))
-        produced = validate(buffer, self.settings.produce_rules, now_ms)
-        append_time_ms = self._append_time_ms(now_ms)
+        checked = check_produced(data, self.settings, now_ms)
         with self._lock:
             self._writer_locked()
-            offset = self.log_end_offset
-            headers: list[BatchHeader] = []
-            for batch in produced:
-                headers.append(
-                    replace(batch.header, base_offset=offset, max_timestamp=batch.max_timestamp)
-                )
-                offset = headers[-1].next_offset
-            changes = [change for header in headers if (change := producer_batch(header))]
-            duplicate = self._earlier_locked(changes)
-            if duplicate is not None:
-                return duplicate
-            for batch, header in zip(produced, headers, strict=True):
-                assign_offsets(
-                    buffer[batch.position : batch.position + header.size_bytes],
-                    header.base_offset,
-                    leader_epoch,
-                    append_time_ms,
-                    max_timestamp=batch.max_timestamp,
-                )
-            return self._write_locked(buffer, headers, changes, leader_epoch, now_ms)
+            made = place_produced(checked, self.settings, now_ms, self.log_end_offset, leader_epoch)
+            earlier = admit(self._producers, made.changes)
+            if earlier is None:
+                return self._write_locked(made, now_ms)
+            return AppendResult(
+                earlier.first_offset,
+                earlier.last_offset,
+                earlier.timestamp,
+                earlier.timestamp if self.settings.is_log_append_time else -1,
+                is_duplicate=True,
+            )
 
     def append_records(
         self,
@@ -286,7 +233,7 @@ class PartitionLog:
         level: int | None = None,
         leader_epoch: int = 0,
     ) -> AppendResult:
-        """Append records as one batch; those without a timestamp get the clock's."""
+        """Append records as one batch; those without a timestamp get the clock's. As `append`."""
         now_ms = self._clock.now_ms()
         stamped = [
             replace(record, timestamp=now_ms) if record.timestamp is None else record
@@ -307,114 +254,60 @@ class PartitionLog:
 
         Raises `ProducerFencedError` for an older epoch of the producer or the coordinator.
         """
-        assert kind in (ControlType.ABORT, ControlType.COMMIT), kind
         now_ms = self._clock.now_ms()
         with self._lock:
             self._writer_locked()
-            marker = bytearray(
-                build_marker(
-                    kind,
-                    producer_id=producer_id,
-                    producer_epoch=producer_epoch,
-                    timestamp=now_ms,
-                    base_offset=self.log_end_offset,
-                    coordinator_epoch=coordinator_epoch,
-                    leader_epoch=leader_epoch,
-                )
+            marker = build_marker(
+                kind,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                timestamp=now_ms,
+                coordinator_epoch=coordinator_epoch,
             )
-            assign_offsets(marker, self.log_end_offset, leader_epoch, self._append_time_ms(now_ms))
-            header = parse_header(marker)
-            change = producer_batch(header, Batch(header, memoryview(marker)))
-            assert change is not None
-            self._earlier_locked([change])
-            return self._write_locked(marker, [header], [change], leader_epoch, now_ms)
+            made = place_marker(marker, self.settings, now_ms, self.log_end_offset, leader_epoch)
+            admit(self._producers, made.changes)
+            return self._write_locked(made, now_ms)
 
     def append_as_follower(self, data: Buffer) -> AppendResult:
         """Append batches of any magic that have their offsets, as a replica or a restore does.
 
         Raises `CorruptionError` for damaged bytes or offsets below the log end.
         """
-        buffer = memoryview(bytes(data))
-        found = list(batches(buffer))
-        if not found or found[-1].position + found[-1].header.size_bytes != len(buffer):
-            raise CorruptionError("not a run of whole batches")
         with self._lock:
             self._writer_locked()
-            previous = self.log_end_offset - 1
-            for batch in found:
-                if batch.header.base_offset <= previous:
-                    raise CorruptionError(
-                        f"offset {batch.header.base_offset} does not follow {previous}",
-                        position=batch.position,
-                    )
-                if not batch.crc_ok():
-                    raise CorruptionError("batch fails its checksum", position=batch.position)
-                previous = batch.header.last_offset
-            headers = [batch.header for batch in found]
-            made = [producer_batch(batch.header, batch) for batch in found]
-            changes = [change for change in made if change is not None]
-            epoch = max(header.leader_epoch for header in headers)
-            return self._write_locked(buffer, headers, changes, epoch, self._clock.now_ms())
-
-    def _append_time_ms(self, now_ms: int) -> int | None:
-        return now_ms if self.settings.timestamp_type is TimestampType.LOG_APPEND_TIME else None
+            made = check_replicated(data, self.log_end_offset)
+            return self._write_locked(made, self._clock.now_ms())
 
     def _writer_locked(self) -> ActiveSegment:
-        if self.view and self._active is None:
-            raise UsageError(f"{self.path}: the log is open for reading only")
-        return self._active
+        if self._active is not None:
+            return self._active
+        state = "closed" if self._view is None else "open for reading only"
+        raise UsageError(f"{self.path}: the log is {state}")
 
-    def _earlier_locked(self, changes: list[ProducerBatch]) -> AppendResult | None:
-        """Checks the producers; the earlier result if a batch is a repetition."""
-        earlier = admit(self._producers, changes)
-        if earlier is None:
-            return None
-        return AppendResult(
-            earlier.first_offset,
-            earlier.last_offset,
-            earlier.timestamp,
-            -1 if self._append_time_ms(0) is None else earlier.timestamp,
-            is_duplicate=True,
-        )
-
-    def _write_locked(
-        self,
-        data: Buffer,
-        headers: list[BatchHeader],
-        changes: list[ProducerBatch],
-        leader_epoch: int,
-        now_ms: int,
-    ) -> AppendResult:
-        if not headers:
-            raise UsageError("nothing to append")
-        size_bytes = sum(header.size_bytes for header in headers)
-        if size_bytes > self.settings.segment_bytes:
+    def _write_locked(self, made: Prepared, now_ms: int) -> AppendResult:
+        if made.size_bytes > self.settings.segment_bytes:
             raise RecordTooLargeError(
-                f"{size_bytes} bytes do not fit a segment of {self.settings.segment_bytes}"
+                f"{made.size_bytes} bytes do not fit a segment of {self.settings.segment_bytes}"
             )
-        # A compressed message of magic 0 or 1 states its last offset; it begins at or past the end.
-        first_offset = headers[0].base_offset if headers[0].magic >= 2 else self.log_end_offset
-        last_offset = headers[-1].last_offset
-        max_timestamp = max(header.max_timestamp for header in headers)
-        self._maybe_roll_locked(Incoming(size_bytes, last_offset, max_timestamp), first_offset)
-        self._note_epoch_locked(leader_epoch, first_offset)
+        self._maybe_roll_locked(made, now_ms)
+        self._note_epoch_locked(made.leader_epoch, made.first_offset)
         active = self._writer_locked()
-        rows = [(h.size_bytes, h.last_offset, h.max_timestamp) for h in headers]
-        active.append(data, rows, aborted_by(self._producers, changes), now_ms)
-        for change in changes:
+        active.append(made.data, made.rows, aborted_by(self._producers, made.changes), now_ms)
+        for change in made.changes:
             apply(self._producers, change)
         segments = self.segments.with_active(active.value())
-        self._view = self._view_of(segments, self.log_start_offset, last_offset + 1)
-        append_time_ms = self._append_time_ms(now_ms)
+        self._view = self._view_of(segments, self.log_start_offset, made.last_offset + 1)
         return AppendResult(
-            first_offset,
-            last_offset,
-            max_timestamp,
-            -1 if append_time_ms is None else append_time_ms,
+            made.first_offset,
+            made.last_offset,
+            made.max_timestamp,
+            now_ms if self.settings.is_log_append_time else -1,
         )
 
     def _note_epoch_locked(self, leader_epoch: int, first_offset: int) -> None:
-        epochs = assigned(self._epochs, leader_epoch, first_offset)
+        self._set_epochs_locked(assigned(self._epochs, leader_epoch, first_offset))
+
+    def _set_epochs_locked(self, epochs: tuple[EpochStart, ...]) -> None:
         if epochs != self._epochs:
             path = os.path.join(self.path, LEADER_EPOCH_CHECKPOINT)
             write_leader_epochs(self._filesystem, path, epochs)
@@ -435,12 +328,12 @@ class PartitionLog:
             self._roll_locked(self.log_end_offset)
             return self.segments.active.base_offset
 
-    def _maybe_roll_locked(self, incoming: Incoming, first_offset: int) -> None:
+    def _maybe_roll_locked(self, made: Prepared, now_ms: int) -> None:
         facts = self._writer_locked().facts()
+        incoming = Incoming(made.size_bytes, made.last_offset, made.max_timestamp)
         jitter = jitter_ms(os.path.basename(self.path), facts.base_offset, self.settings)
-        now_ms = self._clock.now_ms()
         if roll_reason(facts, incoming, now_ms, self.settings, jitter) is not None:
-            self._roll_locked(first_offset)
+            self._roll_locked(made.first_offset)
 
     def _roll_locked(self, base_offset: int) -> None:
         old = self._writer_locked()
@@ -538,6 +431,7 @@ class PartitionLog:
             if offset > self.log_end_offset:
                 raise OffsetOutOfRangeError(f"{offset} lies past the end {self.log_end_offset}")
             start = max(offset, self.log_start_offset)
+            self._set_epochs_locked(cut_at_start(self._epochs, start))
             self._view = self._view_of(self.segments, start, self.log_end_offset)
 
     def close(self) -> None:
@@ -545,7 +439,7 @@ class PartitionLog:
 
         Views that were taken stay readable. Closing twice is fine. Raises `StorageIOError`.
         """
-        with self._lock:
+        with self._flush_lock, self._lock:
             if self._view is None:
                 return
             if self._active is not None:

@@ -2,8 +2,8 @@
 
 Kafka's rules (`ProducerAppendInfo`): an idempotent producer's batches follow one another without a
 gap; one of its last five batches, sent again, is answered with where it went; an older epoch is
-fenced off; a new epoch begins at sequence 0. A producer that is not known here, because it is new or
-was forgotten, may begin anywhere.
+fenced off; a new epoch begins at sequence 0. A producer that is not known here, because it is new
+or was forgotten, may begin anywhere.
 
 Invariants
 - I1  The state is never changed: several batches are tried on a small copy, in their order.
@@ -32,7 +32,7 @@ from stratalog.segment.txn_index import AbortedTxn
 
 
 def admit(state: ProducerState, batches: Sequence[ProducerBatch]) -> RecentBatch | None:
-    """Check batches that are about to be appended, in order; the earlier one if one is a repetition.
+    """Check batches that are about to be appended; the earlier one if one is a repetition.
 
     Raises `ProducerFencedError` for an older epoch or a marker of an older coordinator,
     `OutOfOrderSequenceError` for a gap in the sequence, `InvalidRecordError` for data outside the

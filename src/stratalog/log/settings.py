@@ -35,6 +35,10 @@ class LogSettings:
         return "compact" in self.cleanup_policy
 
     @property
+    def is_log_append_time(self) -> bool:
+        return self.timestamp_type is TimestampType.LOG_APPEND_TIME
+
+    @property
     def roll_after_ms(self) -> int:
         """The age at which the active segment is rolled (LOG-5)."""
         if self.is_compacted and self.max_compaction_lag_ms > 0:
@@ -47,7 +51,7 @@ class LogSettings:
         return ProduceRules(
             max_message_bytes=self.max_message_bytes,
             requires_key=self.is_compacted,
-            is_log_append_time=self.timestamp_type is TimestampType.LOG_APPEND_TIME,
+            is_log_append_time=self.is_log_append_time,
             max_before_ms=self.message_timestamp_before_max_ms,
             max_after_ms=self.message_timestamp_after_max_ms,
         )

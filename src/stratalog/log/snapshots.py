@@ -42,11 +42,11 @@ def stray_snapshots(
     the newest is kept if it lies above the last base (it was written when the log was closed).
     """
     everything = set(offsets)
-    elsewhere = everything - set(bases)
+    outside = {o for o in everything if o <= log_start_offset or o > log_end_offset}
+    elsewhere = everything - outside - set(bases)
     newest = max(elsewhere, default=-1)
     if newest > max(bases, default=-1):
         elsewhere.discard(newest)
-    outside = {o for o in everything if o <= log_start_offset or o > log_end_offset}
     return elsewhere | outside
 
 

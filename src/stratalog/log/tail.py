@@ -150,7 +150,9 @@ def _walk_from_indexes(
         ):
             return None
     state = IndexState(base_offset, interval_bytes, start, timestamp, timestamp_offset, timestamp)
-    return _walk(log, size_bytes, state, (offsets, times), check_from=start)
+    walk = _walk(log, size_bytes, state, (offsets, times), check_from=start)
+    # The file was cut off below an entry that a clean close wrote.
+    return None if len(times) and timestamp_offset >= walk.next_offset else walk
 
 
 def _walk_all(

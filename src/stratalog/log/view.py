@@ -10,6 +10,7 @@ Invariants
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -81,9 +82,9 @@ class LogView:
         """
         self._check_range(offset)
         end = self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
-        return self._batches(offset, max_bytes, end)
+        return (batch for _, batch in self._batches(offset, max_bytes, end))
 
-    def _batches(self, offset: int, max_bytes: int, end: int) -> Iterator[Batch]:
+    def _batches(self, offset: int, max_bytes: int, end: int) -> Iterator[tuple[Segment, Batch]]:
         for segment in self.segments.from_offset(offset):
             first = segment.find(offset) if segment.base_offset < end else None
             if first is None:
@@ -92,7 +93,7 @@ class LogView:
                 # The offset of a compressed message of magic 0 or 1 is that of its last record.
                 if batch.header.base_offset >= end and batch.header.magic >= 2:
                     return
-                yield batch
+                yield segment, batch
                 if batch.header.next_offset >= end:
                     return
 
@@ -103,12 +104,13 @@ class LogView:
 
         Raises as `read_batches`.
         """
-        end = self.log_end_offset if end_offset is None else end_offset
+        self._check_range(offset)
+        end = self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
         return (
             record
-            for batch in self.read_batches(offset, max_bytes, end_offset)
+            for segment, batch in self._batches(offset, max_bytes, end)
             if not batch.header.is_control
-            for record in batch.records()
+            for record in segment.records_of(batch)
             if offset <= record.offset < end
         )
 
@@ -153,3 +155,57 @@ class LogView:
             raise OffsetOutOfRangeError(
                 f"offset {offset} lies outside [{self.log_start_offset}, {self.log_end_offset}]"
             )
+
+
+class LogReads(ABC):
+    """What an open log answers from its current view; reads go without any lock (LOG-12)."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def view(self) -> LogView:
+        """The log as it is now; keep it to go on seeing that."""
+
+    @property
+    def segments(self) -> Segments:
+        return self.view.segments
+
+    @property
+    def log_start_offset(self) -> int:
+        """The earliest offset (LOG-11)."""
+        return self.view.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The latest offset (LOG-11): that of the next record."""
+        return self.view.log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The first offset of the earliest open transaction, else the log end."""
+        return self.view.last_stable_offset
+
+    def read(self, offset: int, max_bytes: int = READ_BYTES) -> Chunk:
+        """See `LogView.read`."""
+        return self.view.read(offset, max_bytes)
+
+    def read_batches(
+        self, offset: int, max_bytes: int = READ_BYTES, end_offset: int | None = None
+    ) -> Iterator[Batch]:
+        """See `LogView.read_batches`."""
+        return self.view.read_batches(offset, max_bytes, end_offset)
+
+    def read_records(
+        self, offset: int, max_bytes: int = READ_BYTES, end_offset: int | None = None
+    ) -> Iterator[Record]:
+        """See `LogView.read_records`."""
+        return self.view.read_records(offset, max_bytes, end_offset)
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """See `LogView.offset_for_timestamp`."""
+        return self.view.offset_for_timestamp(timestamp)
+
+    def offset_of_max_timestamp(self) -> TimestampOffset | None:
+        """See `LogView.offset_of_max_timestamp`."""
+        return self.view.offset_of_max_timestamp()

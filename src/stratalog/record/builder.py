@@ -19,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stratalog.base.errors import RecordTooLargeError, UsageError
+from stratalog.base.limits import MAX_BATCH_BYTES
 from stratalog.record import layout
 from stratalog.record.batch import Header
 from stratalog.record.checksum import crc32c
@@ -85,7 +86,8 @@ def build_batch(
     `offset_deltas` (default 0, 1, 2...) must increase; `last_offset_delta` (default: the last of
     them) may exceed it, as in a cleaned batch. `log_append_time_ms` makes it a LogAppendTime batch.
     `max_timestamp` is for batches without records, which keep the one they had, and for tests.
-    Raises `UsageError` for arguments that make no batch, `RecordTooLargeError` past 2 GiB.
+    Raises `UsageError` for arguments that make no batch, `RecordTooLargeError` past
+    `MAX_BATCH_BYTES`.
     """
     deltas = range(len(records)) if offset_deltas is None else offset_deltas
     if last_offset_delta is None:
@@ -108,8 +110,8 @@ def build_batch(
     )
     if records:
         body = compress(codec, body, level)
-    if layout.HEADER_BYTES + len(body) > layout.INT32_MAX:
-        raise RecordTooLargeError(f"a batch of {len(body)} bytes of records is over 2 GiB")
+    if layout.HEADER_BYTES + len(body) > MAX_BATCH_BYTES:
+        raise RecordTooLargeError(f"a batch of {len(body)} bytes of records cannot be read back")
     attributes = int(codec) if records else 0
     attributes |= layout.TIMESTAMP_TYPE_MASK if log_append_time_ms is not None else 0
     attributes |= layout.TRANSACTIONAL_MASK if transactional else 0

@@ -9,6 +9,8 @@ Invariants
       else is `CorruptionError`. Encodings longer than needed are accepted, as Kafka accepts them.
 - I2  `decode_*` never reads past the end of its buffer.
 
+One byte is by far the commonest length, so it is decoded before anything else is looked at.
+
 Source: Kafka's ByteUtils; KIP-98.
 """
 
@@ -37,11 +39,15 @@ def encode_varlong(value: int) -> bytes:
 
 def decode_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """The int32 at `position`, and the position after it. Raises `CorruptionError`."""
+    if position < len(buffer) and (byte := buffer[position]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
     return _decode(buffer, position, 5, _UINT32_MAX)
 
 
 def decode_varlong(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """The int64 at `position`, and the position after it. Raises `CorruptionError`."""
+    if position < len(buffer) and (byte := buffer[position]) < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
     return _decode(buffer, position, 10, _UINT64_MAX)
 
 

@@ -10,8 +10,12 @@ start); with it comes a time entry for the largest timestamp so far, that batch 
 larger than the last entry's. `finish` adds the closing time entry. Kafka itself writes entries once
 per I/O chunk while cleaning; ours are denser there.
 
+`add` states the rule for one batch, without arrays: an append of one batch must be cheap. `extend`
+is the same for a table.
+
 Invariants
-- I1  extend(extend(s, a), b) gives the entries of extend(s, a + b).
+- I1  extend(extend(s, a), b) gives the entries of extend(s, a + b), and adding the rows one by one
+      gives them too.
 - I2  offset entries grow strictly in offset and position; time entries grow strictly in timestamp.
 - I3  every offset fits its segment: base offset <= offset <= base offset + 2^31 - 1.
 """
@@ -66,6 +70,38 @@ _NONE = np.empty(0, np.int64)
 NO_ENTRIES = IndexEntries(_NONE, _NONE, _NONE, _NONE)
 
 
+def add(
+    state: IndexState, position: int, last_offset: int, max_timestamp: int
+) -> tuple[IndexState, tuple[int, int] | None, tuple[int, int] | None]:
+    """Fold one batch in; the (offset, position) and (timestamp, offset) entries that it brings.
+
+    Raises `CorruptionError` for an offset that does not fit the segment.
+    """
+    if not 0 <= last_offset - state.base_offset <= MAX_RELATIVE_OFFSET:
+        raise _misfit(state.base_offset, last_offset, position)
+    largest, largest_offset = state.max_timestamp, state.max_timestamp_offset
+    if max_timestamp > largest:
+        largest, largest_offset = max_timestamp, last_offset
+    entry_position, time_entry = state.last_entry_position, state.last_time_entry
+    entry: tuple[int, int] | None = None
+    timed: tuple[int, int] | None = None
+    if position - entry_position > state.interval_bytes:
+        entry = (last_offset, position)
+        entry_position = position
+        if largest > time_entry:
+            timed = (largest, largest_offset)
+            time_entry = largest
+    new_state = IndexState(
+        state.base_offset,
+        state.interval_bytes,
+        entry_position,
+        largest,
+        largest_offset,
+        time_entry,
+    )
+    return new_state, entry, timed
+
+
 def extend(
     state: IndexState,
     positions: Int64s,
@@ -107,14 +143,21 @@ def extend(
     return new_state, entries
 
 
+def entries_of(entry: tuple[int, int] | None, timed: tuple[int, int] | None) -> IndexEntries:
+    """What `add` brought, as columns."""
+    offsets = _NONE if entry is None else np.array(entry[:1], np.int64)
+    positions = _NONE if entry is None else np.array(entry[1:], np.int64)
+    timestamps = _NONE if timed is None else np.array(timed[:1], np.int64)
+    time_offsets = _NONE if timed is None else np.array(timed[1:], np.int64)
+    return IndexEntries(offsets, positions, timestamps, time_offsets)
+
+
 def finish(state: IndexState) -> tuple[IndexState, IndexEntries]:
     """The closing time entry: the largest timestamp of the segment, unless it is there already."""
     if state.max_timestamp <= state.last_time_entry:
         return state, NO_ENTRIES
-    stamp = np.array([state.max_timestamp], np.int64)
-    offset = np.array([state.max_timestamp_offset], np.int64)
     closed = replace(state, last_time_entry=state.max_timestamp)
-    return closed, IndexEntries(_NONE, _NONE, stamp, offset)
+    return closed, entries_of(None, (state.max_timestamp, state.max_timestamp_offset))
 
 
 def _check_offsets(base_offset: int, positions: Int64s, last_offsets: Int64s) -> None:
@@ -122,10 +165,12 @@ def _check_offsets(base_offset: int, positions: Int64s, last_offsets: Int64s) ->
     bad = (relative < 0) | (relative > MAX_RELATIVE_OFFSET)
     if bad.any():
         row = int(bad.argmax())
-        raise CorruptionError(
-            f"offset {int(last_offsets[row])} does not fit a segment that starts at {base_offset}",
-            position=int(positions[row]),
-        )
+        raise _misfit(base_offset, int(last_offsets[row]), int(positions[row]))
+
+
+def _misfit(base_offset: int, offset: int, position: int) -> CorruptionError:
+    reason = f"offset {offset} does not fit a segment that starts at {base_offset}"
+    return CorruptionError(reason, position=position)
 
 
 def _pick(positions: Int64s, last_entry_position: int, interval_bytes: int) -> Int64s:

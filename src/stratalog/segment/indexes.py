@@ -19,6 +19,7 @@ import os
 import threading
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -106,45 +107,52 @@ def check_tail(
     """Whether the indexes of a closed segment reach its end.
 
     Walks the batches from the last offset entry. Raises `CorruptionError` if that entry points to
-    something else than its batch, if much of the log has no entry, or if a batch is later than the
-    last time entry (retention and lookups by time would go wrong).
+    something else than its batch, if much of the log has no entry, or if the last time entry is not
+    that of the latest batch (retention and lookups by time would go wrong).
     """
     start = int(offsets.positions[-1]) if len(offsets) else 0
     latest, _ = times.last
+    if start > 0 and next(log.headers(start, size_bytes), None) is None:
+        raise CorruptionError("the last index entry points at no whole batch", position=start)
+    last_offset = -1
     for position, header in log.headers(start, size_bytes):
+        last_offset = header.last_offset
         if position == start > 0 and header.base_offset > offsets.offsets[-1]:
             raise CorruptionError("the last index entry points past its offset", position=start)
         if position - start > interval_bytes + CHUNK_BYTES:
             raise CorruptionError("the offset index is short", position=position)
         if header.max_timestamp > latest:
             raise CorruptionError("the time index is short", position=position)
+    if len(times) and times.last[1] > last_offset:
+        raise CorruptionError(f"the time index goes past the log's last offset {last_offset}")
 
 
 def rebuild(
-    log: LogFile, base_offset: int, size_bytes: int, interval_bytes: int
+    log: LogFile,
+    base_offset: int,
+    size_bytes: int,
+    interval_bytes: int,
+    *,
+    up_to_damage: bool = False,
 ) -> tuple[OffsetIndex, TimeIndex]:
     """Both indexes of a closed segment, from the headers of its batches.
 
-    Raises `CorruptionError` where the log itself is damaged; a part of a batch at its end is not
-    looked at.
+    Raises `CorruptionError` where the log itself is damaged, or stops there if `up_to_damage`; a
+    part of a batch at its end is not looked at.
     """
     state = IndexState(base_offset, interval_bytes)
     chunks: list[index_builder.IndexEntries] = []
     rows: list[tuple[int, int, int, int]] = []
-    previous = base_offset - 1
-    for position, header in log.headers(0, size_bytes, _REBUILD_WINDOW_BYTES):
-        if header.base_offset <= previous:
-            raise CorruptionError(
-                f"offset {header.base_offset} does not follow {previous}",
-                file=log.path,
-                position=position,
-            )
-        previous = header.last_offset
-        rows.append((position, header.size_bytes, header.last_offset, header.max_timestamp))
-        if len(rows) == _REBUILD_ROWS:
-            state, entries = index_builder.extend(state, *columns(rows))
-            chunks.append(entries)
-            rows.clear()
+    try:
+        for row in _rows(log, base_offset, size_bytes):
+            rows.append(row)
+            if len(rows) == _REBUILD_ROWS:
+                state, entries = index_builder.extend(state, *columns(rows))
+                chunks.append(entries)
+                rows.clear()
+    except CorruptionError:
+        if not up_to_damage:
+            raise
     state, entries = index_builder.extend(state, *columns(rows))
     chunks.append(entries)
     chunks.append(index_builder.finish(state)[1])
@@ -160,6 +168,20 @@ def rebuild(
             np.concatenate([chunk.time_offsets for chunk in chunks]),
         ),
     )
+
+
+def _rows(log: LogFile, base_offset: int, size_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+    previous = base_offset - 1
+    for position, header in log.headers(0, size_bytes, _REBUILD_WINDOW_BYTES):
+        if header.base_offset <= previous:
+            reason = f"offset {header.base_offset} does not follow {previous}"
+        elif header.last_offset - base_offset > offset_index.MAX_RELATIVE_OFFSET:
+            reason = f"offset {header.last_offset} does not fit the segment"
+        else:
+            previous = header.last_offset
+            yield position, header.size_bytes, previous, header.max_timestamp
+            continue
+        raise CorruptionError(reason, file=log.path, position=position)
 
 
 def store(
@@ -216,7 +238,7 @@ class StoredIndexes:
         self._loaded = loaded
 
     def entries(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Raises `CorruptionError` if they must be rebuilt and the log is damaged."""
+        """Of a damaged log: those of what lies before the damage."""
         with self._lock:
             if self._loaded is None:
                 self._loaded = self._load_locked()
@@ -258,7 +280,13 @@ class StoredIndexes:
             return made
         except (FileNotFoundError, CorruptionError):
             pass
-        made = rebuild(self._log, self._base_offset, self._size_bytes, self._interval_bytes)
+        log, base_offset, size_bytes = self._log, self._base_offset, self._size_bytes
+        try:
+            made = rebuild(log, base_offset, size_bytes, self._interval_bytes)
+        except CorruptionError:
+            # The log itself is damaged. What lies before the damage stays readable; a reader who
+            # walks into it is told (RCV-7). Nothing is written over what recovery may need.
+            return rebuild(log, base_offset, size_bytes, self._interval_bytes, up_to_damage=True)
         if self._repair:
             store(self._filesystem, self._directory, *made, self._state)
         return made
@@ -343,6 +371,16 @@ class GrowingIndexes:
         Raises `CorruptionError` for an offset that does not fit, `StorageIOError`; then nothing
         changed (I3).
         """
+        if len(rows) == 1:
+            position, _, last_offset, max_timestamp = rows[0]
+            state, entry, timed = index_builder.add(
+                self.state, position, last_offset, max_timestamp
+            )
+            if entry is None:
+                self.state = state
+                return
+            self._add(state, index_builder.entries_of(entry, timed))
+            return
         self._add(*index_builder.extend(self.state, *columns(rows)))
 
     def finish(self) -> None:

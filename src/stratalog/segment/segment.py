@@ -19,6 +19,7 @@ from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem, read_file
 from stratalog.base.limits import MAX_TXN_INDEX_BYTES
 from stratalog.record.batch import Batch
+from stratalog.record.values import Record
 from stratalog.segment import txn_index
 from stratalog.segment.indexes import SegmentIndexes, StoredIndexes
 from stratalog.segment.log_file import LogFile, PlacedHeader
@@ -80,7 +81,7 @@ class Segment:
         for placed in self.headers(first.position):
             if placed.header.max_timestamp < timestamp:
                 continue
-            for record in self.read_batch(placed).records():
+            for record in self.records_of(self.read_batch(placed)):
                 if record.timestamp >= timestamp and record.offset >= start_offset:
                     return TimestampOffset(record.timestamp, record.offset)
         return None
@@ -101,7 +102,7 @@ class Segment:
         """
         timestamp, offset = self.max_timestamp()
         placed = self.find(max(offset, start_offset)) if timestamp >= 0 else None
-        best = _latest(self.read_batch(placed), start_offset) if placed is not None else None
+        best = self._latest_of(placed, start_offset) if placed is not None else None
         if best is not None and best.timestamp == timestamp:
             return best
         # That record was cleaned away, or lies below the start: look at the batches, latest first.
@@ -111,10 +112,26 @@ class Segment:
         for placed in sorted(rest, key=lambda item: -item.header.max_timestamp):
             if best is not None and placed.header.max_timestamp < best.timestamp:
                 break
-            found = _latest(self.read_batch(placed), start_offset)
+            found = self._latest_of(placed, start_offset)
             if found is not None and (best is None or _is_later(found, best)):
                 best = found
         return best
+
+    def _latest_of(self, placed: PlacedHeader, start_offset: int) -> TimestampOffset | None:
+        best: TimestampOffset | None = None
+        for record in self.records_of(self.read_batch(placed)):
+            if record.offset >= start_offset and record.timestamp >= 0:
+                found = TimestampOffset(record.timestamp, record.offset)
+                if best is None or _is_later(found, best):
+                    best = found
+        return best
+
+    def records_of(self, batch: Batch) -> Iterator[Record]:
+        """The records of one of this segment's batches; damage in it names the file."""
+        try:
+            yield from batch.records()
+        except CorruptionError as error:
+            raise error.located(self.log.path) from None
 
     def max_timestamp(self) -> tuple[int, int]:
         """The largest timestamp (ms) and the last offset of its batch; -1 if there is none."""
@@ -131,16 +148,6 @@ class Segment:
         except CorruptionError:
             return False
         return placed is not None and self.base_offset <= placed.header.base_offset <= offset
-
-
-def _latest(batch: Batch, start_offset: int) -> TimestampOffset | None:
-    best: TimestampOffset | None = None
-    for record in batch.records():
-        if record.offset >= start_offset and record.timestamp >= 0:
-            found = TimestampOffset(record.timestamp, record.offset)
-            if best is None or _is_later(found, best):
-                best = found
-    return best
 
 
 def _is_later(one: TimestampOffset, other: TimestampOffset) -> bool:

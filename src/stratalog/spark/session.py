@@ -9,7 +9,7 @@ How it works
 
 Invariants
 - S1  A local session survives the death of a Python worker: its master allows retries.
-- S2  The process's environment is the same after the call as before it.
+- S2  What the call sets in the process's environment for Spark's start, it puts back.
 - S3  A missing Spark or Java is a `MissingExtraError` of one line that names the extra to install.
 """
 
@@ -37,6 +37,7 @@ LOCAL_MASTER = "local[*,4]"
 _LOCAL = re.compile(r"local(?:\[(?P<threads>\*|\d+)\])?")
 _MIN_HEAP_BYTES = 1 << 30
 _MAX_HEAP_BYTES = 8 << 30
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -99,9 +100,6 @@ def session_settings(master: str) -> dict[str, str]:
         # Rows are binary blocks of up to SHUFFLE_BLOCK_BYTES: bound a batch by bytes, not by count.
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(SHUFFLE_BLOCK_BYTES),
-        # A worker that dies in native code leaves its Python stack in the error.
-        "spark.python.worker.faulthandler.enabled": "true",
-        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
         # Timestamps in a log are UTC; the machine's zone must not change what is shown.
         "spark.sql.session.timeZone": "UTC",
     }
@@ -112,6 +110,8 @@ def session_settings(master: str) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": f"{heap_bytes(_machine_memory_bytes()) >> 20}m",
+            # A task's hand-over to its worker takes 16 ms instead of 40 (40 empty tasks, 2 cores).
+            "spark.python.unix.domain.socket.enabled": "true",
             # TMPDIR counts (Java alone does not look at it); the current directory stays clean.
             "spark.local.dir": scratch,
             "spark.sql.warehouse.dir": Path(scratch, "stratalog-warehouse").as_uri(),
@@ -132,7 +132,7 @@ def _machine_memory_bytes() -> int:
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         # A container's limit; the word "max" means that there is none.
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        limit = _CONTAINER_LIMIT.read_text().strip()
     except OSError:
         return memory_bytes
     return min(memory_bytes, int(limit)) if limit.isdigit() else memory_bytes

@@ -64,17 +64,15 @@ def compress(codec: Codec, data: Buffer, level: int | None = None, *, magic: int
         lowest, highest, _ = LEVELS[codec]
         if not (lowest <= level <= highest or (codec is Codec.GZIP and level == -1)):
             raise UsageError(f"{codec.name.lower()} level {level} is not in {lowest}..{highest}")
-    match codec:
-        case Codec.NONE:
-            return bytes(data)
-        case Codec.GZIP:
-            return gzip.compress(data, level)
-        case Codec.SNAPPY:
-            return snappy.compress(data)
-        case Codec.LZ4:
-            return lz4.compress(data, level, broken_checksum=magic == 0)
-        case Codec.ZSTD:
-            return zstd.compress(data, level)
+    if codec == Codec.LZ4:
+        return lz4.compress(data, level, broken_checksum=magic == 0)
+    if codec == Codec.ZSTD:
+        return zstd.compress(data, level)
+    if codec == Codec.SNAPPY:
+        return snappy.compress(data)
+    if codec == Codec.GZIP:
+        return gzip.compress(data, level)
+    return bytes(data)
 
 
 def decompress(codec: Codec, data: Buffer, limit_bytes: int, *, magic: int = 2) -> bytes:

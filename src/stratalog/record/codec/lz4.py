@@ -7,7 +7,7 @@
 Integers are little-endian. Kafka writes flags 0x60 (version 1, independent blocks, neither
 checksums nor content size) and blocks of 64 KiB (0x40), and refuses linked blocks. Such plain
 frames are taken apart here, because one call of the block decoder, bounded by the block's size, is
-faster than the library's frame decoder (and scales to two threads, which that did not);
+faster for batches of common size than the library's frame decoder and allocates no more than it;
 frames with checksums go to the library, which verifies them.
 
 Kafka 0.8 and 0.9 computed the header checksum of magic 0 over the frame's magic number too; data of
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import lz4.block
@@ -53,24 +54,34 @@ _RESERVED: Final = 0x03
 def compress(data: Buffer, level: int | None, *, broken_checksum: bool = False) -> bytes:
     """One frame as Kafka writes it; a block that does not shrink is stored."""
     content = memoryview(data).cast("B")
-    parts = [_MAGIC, _DESCRIPTOR, _header_checksum(_DESCRIPTOR, broken_checksum)]
+    if level is None or level == DEFAULT_LEVEL:
+        # The library's frames of this kind hold LZ4_compress_default's blocks: Kafka's own bytes.
+        # lz4.block.compress would use the smaller table that is meant for streams.
+        body: bytes = lz4.frame.compress(
+            content,
+            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+            block_linked=False,
+            store_size=False,
+        )
+        if not broken_checksum:
+            return body
+        body = body[len(_KAFKA_HEADER) :]
+    else:
+        body = b"".join(_thorough_blocks(content, min(level, _MAX_LIBRARY_LEVEL)))
+    return _MAGIC + _DESCRIPTOR + _header_checksum(_DESCRIPTOR, broken_checksum) + body
+
+
+def _thorough_blocks(content: memoryview, level: int) -> Iterator[bytes]:
     for start in range(0, len(content), _BLOCK_BYTES):
         block = content[start : start + _BLOCK_BYTES]
-        if level is None or level == DEFAULT_LEVEL:
-            packed = lz4.block.compress(block, store_size=False)
-        else:
-            packed = lz4.block.compress(
-                block,
-                mode="high_compression",
-                compression=min(level, _MAX_LIBRARY_LEVEL),
-                store_size=False,
-            )
+        packed = lz4.block.compress(
+            block, mode="high_compression", compression=level, store_size=False
+        )
         if len(packed) < len(block):
-            parts += [len(packed).to_bytes(4, "little"), packed]
+            yield len(packed).to_bytes(4, "little") + packed
         else:
-            parts += [(len(block) | _STORED).to_bytes(4, "little"), bytes(block)]
-    parts.append(_END)
-    return b"".join(parts)
+            yield (len(block) | _STORED).to_bytes(4, "little") + bytes(block)
+    yield _END
 
 
 def decompress(data: Buffer, limit_bytes: int, *, any_checksum: bool = False) -> bytes:
@@ -166,9 +177,7 @@ def _decompress_checked(view: memoryview, position: int, limit_bytes: int) -> by
         content += decoder.decompress(view[position:], max_length=limit_bytes + 1)
     except (RuntimeError, EOFError, ValueError) as error:
         raise CorruptionError(f"lz4 data is damaged: {error}") from error
-    if len(content) > limit_bytes:
-        raise CorruptionError(f"lz4 data unfolds to more than {limit_bytes} bytes")
-    if not decoder.eof:
+    if len(content) > limit_bytes or not decoder.eof:
         raise CorruptionError(f"lz4 data is damaged or unfolds to more than {limit_bytes} bytes")
     return content
 

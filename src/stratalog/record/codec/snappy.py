@@ -80,9 +80,6 @@ def _decompress_raw(block: memoryview, limit_bytes: int) -> bytes:
     if size_bytes > _MAX_EXPANSION * len(block):
         raise CorruptionError(f"{len(block)} bytes of snappy cannot unfold to {size_bytes}")
     try:
-        content = bytes(cramjam.snappy.decompress_raw(block))
+        return bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
         raise CorruptionError(f"snappy data is damaged: {error}") from error
-    if len(content) != size_bytes:
-        raise CorruptionError(f"snappy block unfolds to {len(content)} bytes, says {size_bytes}")
-    return content

@@ -88,7 +88,7 @@ def warm_up(exercise: Callable[[], None], announce: Callable[[str], None]) -> bo
         fcntl.flock(lock, fcntl.LOCK_EX)
         if is_ready():
             return False
-        announce("compiling the kernels, once on this machine (about half a minute) ...")
+        announce("compiling the kernels, once on this machine (about ten seconds) ...")
         exercise()
         _READY.touch()
     return True

@@ -1,0 +1,20 @@
+"""The operations that every face shares: the command line today, the server and web page later.
+
+    directories.py  which partitions a directory holds
+    locking.py      a log directory belongs to one process at a time
+    floors.py       settings -> the plain values of the floors below
+    state.py        what lies in a partition -> the plan's inputs, without touching it
+    copying.py      a log directory -> a fresh one
+    placing.py      a round's outcome -> the partition's directory: roll, swaps, checkpoint
+    report.py       what a compaction did, as values
+    compaction.py   `compact`: all of that in order
+    columns.py      records -> columns, for the next three
+    stats.py        what a log holds, counted
+    verify.py       whether every byte of it holds together
+    fold.py         the latest value per key of two directories, compared (CMP-18)
+    dump.py         batches and records, for people
+    importing.py    CSV and JSON lines -> logs
+
+Everything here takes and returns values and raises the errors of `base.errors`; printing is the
+business of whoever calls.
+"""

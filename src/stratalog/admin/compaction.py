@@ -1,0 +1,247 @@
+"""`compact`: clean partitions in place, into a fresh directory, or not at all (a dry run).
+
+    find ─► lock ─► (copy) ─► tidy ─► read ─► plan ─► engine, all jobs at once ─► place, one by one
+
+Invariants
+- I1  A dry run changes nothing on disk; `out` changes nothing but the fresh directory, which is
+      removed again if anything fails.
+- I2  In place, nothing is changed before the engine has gone through every batch of every job: a
+      damaged batch leaves all logs as they were (but for strays of earlier runs and `.lock`).
+- I3  After any failure or interrupt each log is as it was or wholly cleaned, without `.part` files.
+- I4  The dirty ratio is ignored: whoever asks wants it now. The lag and open transactions are not.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from stratalog.admin import copying, placing
+from stratalog.admin.directories import PartitionPlace, find_partitions
+from stratalog.admin.floors import clean_spec, log_settings
+from stratalog.admin.locking import locked
+from stratalog.admin.report import CompactionReport, Counts, Mode, PartitionReport
+from stratalog.admin.state import ReadPartition, read_partition, why_nothing
+from stratalog.base.clock import Clock, FixedClock
+from stratalog.base.errors import CorruptionError, UsageError
+from stratalog.base.filesystem import FileSystem
+from stratalog.clean.engine import Engine, OnProgress, Progress
+from stratalog.clean.job import CleanedPartition, CleaningJob, CleanSpec
+from stratalog.clean.plan import plan_clean, range_of
+from stratalog.clean.policy import CleanableRange
+from stratalog.config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionOptions:
+    """How to compact. `out`: the fresh directory, with `Mode.OUT` only.
+
+    `keep_active`: leave the active segment alone instead of rolling it first.
+    """
+
+    mode: Mode
+    settings: Settings
+    out: str | None = None
+    keep_active: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """A partition and what is to be done with it; no job: nothing."""
+
+    partition: ReadPartition
+    cleanable: CleanableRange
+    job: CleaningJob | None
+
+
+def compact(
+    targets: Sequence[str],
+    options: CompactionOptions,
+    start_engine: Callable[[], Engine],
+    filesystem: FileSystem,
+    clock: Clock,
+    on_progress: OnProgress,
+) -> CompactionReport:
+    """Compact the partitions in `targets`: partition directories or log directories.
+
+    `start_engine` is called only if there is something to clean. Raises `UsageError` (among them
+    `LogLockedError`), `CorruptionError` naming file, position and reason, `StorageIOError`.
+    """
+    if not options.settings.is_compacted:
+        raise UsageError("cleanup.policy is without compact: there is nothing to compact")
+    if (options.mode is Mode.OUT) != (options.out is not None):
+        raise UsageError("a directory to write to goes with mode out, and with that only")
+    places = find_partitions(targets, filesystem)
+    with locked((place.log_dir for place in places), exclusive=options.mode is Mode.IN_PLACE):
+        if options.out is None:
+            return _compact(places, options, start_engine, filesystem, clock, on_progress)
+        target = os.path.abspath(options.out)
+        with _working_copy(places, target, filesystem, on_progress) as copies:
+            return _compact(copies, options, start_engine, filesystem, clock, on_progress)
+
+
+@contextmanager
+def _working_copy(
+    places: Sequence[PartitionPlace], target: str, filesystem: FileSystem, on_progress: OnProgress
+) -> Iterator[list[PartitionPlace]]:
+    """A copy of `places` in `target`, durable at the end, gone if anything is raised (I1)."""
+    copying.check_fresh(target, places, filesystem)
+    was_there = filesystem.exists(target)
+    total_bytes = copying.copied_bytes(places, filesystem)
+    done_bytes = 0
+
+    def on_copied(size_bytes: int) -> None:
+        nonlocal done_bytes
+        done_bytes += size_bytes
+        on_progress(Progress("copy", done_bytes, total_bytes))
+
+    try:
+        copies = copying.copy_partitions(places, target, filesystem, on_copied)
+        with locked([target], exclusive=True):
+            yield copies
+        copying.fsync_copy(copies, target, filesystem)
+    except CorruptionError as error:
+        copying.remove_copy(target, was_there=was_there)
+        raise _named_by_source(error, target, places) from error
+    except BaseException:
+        copying.remove_copy(target, was_there=was_there)
+        raise
+
+
+def _named_by_source(
+    error: CorruptionError, target: str, places: Sequence[PartitionPlace]
+) -> CorruptionError:
+    """The error with the file that was copied: the copy is gone when somebody reads it."""
+    for place in places:
+        copy = os.path.join(target, place.name)
+        if error.file is not None and error.file.startswith(copy + os.sep):
+            file = place.path + error.file[len(copy) :]
+            return CorruptionError(error.reason, file=file, position=error.position)
+    return error
+
+
+def _compact(
+    places: Sequence[PartitionPlace],
+    options: CompactionOptions,
+    start_engine: Callable[[], Engine],
+    filesystem: FileSystem,
+    clock: Clock,
+    on_progress: OnProgress,
+) -> CompactionReport:
+    writes = options.mode is not Mode.DRY_RUN
+    clock = FixedClock(clock.now_ms())
+    if writes:
+        for place in places:
+            placing.tidy(place.path, filesystem)
+    spec = clean_spec(options.settings, clock.now_ms())
+    planned = [_plan(place, options, spec, filesystem, clock) for place in places]
+    jobs = [plan.job for plan in planned if plan.job is not None]
+    seconds = 0.0
+    cleaned: list[CleanedPartition] = []
+    try:
+        if jobs:
+            engine = start_engine()
+            started = time.perf_counter()
+            cleaned = engine.clean(jobs, writes=writes, on_progress=on_progress)
+        if writes:
+            _place(planned, cleaned, options.settings, filesystem, clock, on_progress)
+        if jobs:
+            seconds = time.perf_counter() - started
+    except BaseException:
+        if writes:
+            placing.tidy_all(places, filesystem)
+        raise
+    outcomes = iter(cleaned)
+    lag_ms = options.settings.integer("min.compaction.lag.ms")
+    return CompactionReport(
+        options.mode,
+        options.out,
+        clock.now_ms(),
+        seconds,
+        tuple(_report(plan, next(outcomes) if plan.job else None, lag_ms) for plan in planned),
+    )
+
+
+def _plan(
+    place: PartitionPlace,
+    options: CompactionOptions,
+    spec: CleanSpec,
+    filesystem: FileSystem,
+    clock: Clock,
+) -> _Planned:
+    partition = read_partition(
+        place, log_settings(options.settings), filesystem, clock, keep_active=options.keep_active
+    )
+    cleanable = range_of(
+        partition.state,
+        min_compaction_lag_ms=options.settings.integer("min.compaction.lag.ms"),
+        now_ms=spec.now_ms,
+    )
+    return _Planned(partition, cleanable, plan_clean(partition.state, cleanable, spec))
+
+
+def _place(
+    planned: Sequence[_Planned],
+    cleaned: Sequence[CleanedPartition],
+    settings: Settings,
+    filesystem: FileSystem,
+    clock: Clock,
+    on_progress: OnProgress,
+) -> None:
+    outcomes = iter(cleaned)
+    total_bytes = sum(outcome.volume.bytes_before for outcome in cleaned)
+    done_bytes = 0
+    for plan in planned:
+        if plan.job is not None:
+            outcome = next(outcomes)
+            placing.place_round(plan.partition, outcome, log_settings(settings), filesystem, clock)
+            done_bytes += outcome.volume.bytes_before
+            on_progress(Progress("swap", done_bytes, total_bytes))
+        elif plan.cleanable.checkpoint_was_reset:
+            placing.move_checkpoint(plan.partition.place, plan.cleanable.first_dirty, filesystem)
+
+
+def _report(plan: _Planned, cleaned: CleanedPartition | None, lag_ms: int) -> PartitionReport:
+    partition, cleanable = plan.partition, plan.cleanable
+    state = partition.state
+    counts, merged, rolled, end_offset = Counts(), 0, False, cleanable.first_dirty
+    skipped = None
+    if cleaned is None:
+        skipped = why_nothing(partition, cleanable, min_compaction_lag_ms=lag_ms)
+    else:
+        volume = cleaned.volume
+        sources = sum(len(group.sources) for group in cleaned.groups)
+        merged = sources - len(cleaned.groups)
+        rolled = placing.needs_roll(partition, cleaned)
+        end_offset = cleaned.end_offset
+        counts = Counts(
+            sources,
+            len(cleaned.groups),
+            volume.records_before,
+            volume.records_after,
+            volume.bytes_before,
+            volume.bytes_after,
+            cleaned.keys,
+            volume.drops,
+        )
+    return PartitionReport(
+        partition=partition.place.name,
+        directory=partition.place.path,
+        log_start_offset=state.log_start_offset,
+        log_end_offset=state.log_end_offset,
+        first_dirty=cleanable.first_dirty,
+        first_uncleanable=cleanable.first_uncleanable,
+        end_offset=end_offset,
+        dirty_ratio=cleanable.dirty_ratio,
+        rolled=rolled,
+        map_is_full=cleaned is not None and end_offset < cleanable.first_uncleanable,
+        log_segments_before=partition.segment_count,
+        log_segments_after=partition.segment_count + rolled - merged,
+        log_bytes_before=partition.size_bytes,
+        log_bytes_after=partition.size_bytes - counts.bytes_before + counts.bytes_after,
+        counts=counts,
+        skipped=skipped,
+    )

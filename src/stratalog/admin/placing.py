@@ -1,0 +1,159 @@
+"""A round's outcome -> the partition's directory. Only the process that has the lock calls this.
+
+    tidy     what earlier runs left: an unfinished swap is finished, stray files go
+    place    roll the active segment if the round reached into it; swap group after group,
+             lowest first; remove what was replaced; move the cleaner checkpoint
+
+Invariants
+- I1  Whatever call is cut off, the next `tidy` (or opening the log) leads to the old content of a
+      group or to the new; the checkpoint moves only after the last group.
+- I2  Rolling does not go through an open log: opening for writing would repair and remove files
+      that the round has nothing to do with, its own `.part` files among them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from stratalog.admin.directories import PartitionPlace
+from stratalog.admin.state import ReadPartition
+from stratalog.base.clock import Clock
+from stratalog.base.errors import StratalogError
+from stratalog.base.filesystem import FileSystem
+from stratalog.clean.job import CleanedPartition
+from stratalog.log import snapshots, swap
+from stratalog.log.active import ActiveSegment
+from stratalog.log.checkpoint import read_checkpoint, write_checkpoint
+from stratalog.log.loading import load_log
+from stratalog.log.settings import LogSettings
+from stratalog.segment.names import (
+    CLEANER_OFFSET_CHECKPOINT,
+    SEGMENT_KINDS,
+    FileKind,
+    FileState,
+    parse,
+)
+from stratalog.segment.segment import segment_path
+
+
+def tidy(directory: str, filesystem: FileSystem) -> bool:
+    """Finish a swap that was cut off, remove attempts that never became one; whether a swap was.
+
+    A `.cleaned` file counts for nothing as long as no intent names it and no `.swap` stands beside
+    it (RCV-5); with a `.swap`, the directory is left for recovery.
+    """
+    was_unfinished = swap.finish_swap(filesystem, directory)
+    states = {
+        name: parsed.state
+        for name in filesystem.list_directory(directory)
+        if (parsed := parse(name)) is not None
+    }
+    stray = {FileState.PART}
+    if FileState.SWAP not in states.values():
+        stray |= {FileState.CLEANED, FileState.OLD_CLEAN}
+    for name, state in states.items():
+        if state in stray:
+            filesystem.unlink(os.path.join(directory, name))
+    if was_unfinished:
+        swap.remove_deleted(filesystem, directory)
+    return was_unfinished
+
+
+def tidy_all(places: Iterable[PartitionPlace], filesystem: FileSystem) -> None:
+    """`tidy` after a failure, in as many directories as possible: the failure is what counts."""
+    for place in places:
+        try:
+            tidy(place.path, filesystem)
+        except (StratalogError, FileNotFoundError):
+            continue
+
+
+def place_round(
+    partition: ReadPartition,
+    cleaned: CleanedPartition,
+    settings: LogSettings,
+    filesystem: FileSystem,
+    clock: Clock,
+) -> None:
+    """Put the outcome of a round in place. Raises `StorageIOError`, `CorruptionError`."""
+    place = partition.place
+    if needs_roll(partition, cleaned):
+        roll(partition, settings, filesystem, clock)
+    for group in cleaned.groups:
+        if group.parts:
+            parts = {FileKind(kind): name for kind, name in group.parts}
+            swap.swap(filesystem, place.path, swap.Replacement(group.sources, parts))
+    tidy(place.path, filesystem)
+    swap.remove_deleted(filesystem, place.path)
+    move_checkpoint(place, cleaned.end_offset, filesystem)
+
+
+def needs_roll(partition: ReadPartition, cleaned: CleanedPartition) -> bool:
+    """Whether the round took the segment in that is still the active one."""
+    return (
+        partition.rolls_at is not None
+        and cleaned.job.segments[-1].next_offset == partition.rolls_at
+    )
+
+
+def roll(
+    partition: ReadPartition, settings: LogSettings, filesystem: FileSystem, clock: Clock
+) -> None:
+    """Close the active segment of a log that nobody has open, and begin an empty one, durably."""
+    directory = partition.place.path
+    state = partition.state
+    loaded = load_log(
+        filesystem,
+        directory,
+        settings,
+        now_ms=clock.now_ms(),
+        log_start_offset=state.log_start_offset,
+        writable=False,
+        repair_tail=False,
+    )
+    end = loaded.tail.next_offset
+    assert end == partition.rolls_at, (end, partition.rolls_at)
+    old = ActiveSegment.resume(filesystem, directory, loaded.tail, clock.now_ms())
+    new = ActiveSegment.create(
+        filesystem,
+        directory,
+        end,
+        interval_bytes=settings.index_interval_bytes,
+        now_ms=clock.now_ms(),
+    )
+    try:
+        old.seal()
+        snapshots.write_snapshot(filesystem, directory, end, loaded.producers.entries)
+        paths = [
+            segment_path(directory, base, kind)
+            for base in (old.base_offset, end)
+            for kind in SEGMENT_KINDS
+        ]
+        _fsync([*paths, snapshots.snapshot_path(directory, end)], filesystem)
+        filesystem.fsync_directory(directory)
+    except StratalogError:
+        new.remove()
+        raise
+    new.indexes.close()
+    new.log.close()
+
+
+def _fsync(paths: Iterable[str], filesystem: FileSystem) -> None:
+    for path in paths:
+        try:
+            file = filesystem.open(path, "read")
+        except FileNotFoundError:
+            continue  # most segments have no .txnindex
+        try:
+            file.fsync()
+        finally:
+            file.close()
+
+
+def move_checkpoint(place: PartitionPlace, offset: int, filesystem: FileSystem) -> None:
+    """Set the partition's entry in its log directory's cleaner checkpoint, durably."""
+    path = os.path.join(place.log_dir, CLEANER_OFFSET_CHECKPOINT)
+    entries = read_checkpoint(filesystem, path)
+    if entries.get(place.topic_partition) != offset:
+        write_checkpoint(filesystem, path, {**entries, place.topic_partition: offset})

@@ -1,0 +1,291 @@
+"""What Spark's Python workers do: index segments, merge keys, rewrite groups.
+
+Everything here is plain functions over picklable values; a worker imports this module from the
+installed package. Keys cross between workers as a few large binary blocks, never one by one:
+
+    index_task    segments -> (bucket, block)        blocks of key rows, and one report a segment
+    merge_bucket  one bucket's blocks -> (group, block)   the live and dead offsets of each group
+    rewrite_task  one group's blocks -> CleanedGroup      `.part` files, named by job and attempt
+
+Invariants
+- T1  A bucket holds all rows of its share of the hashes, of all jobs: merging needs nothing else.
+- T2  Damage is answered, not raised: Spark would try a damaged file again, three times.
+- T3  A task may run twice: its blocks are the same, and its files have another name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from pyspark import TaskContext
+
+from stratalog.base.errors import CorruptionError
+from stratalog.base.filesystem import LocalFileSystem
+from stratalog.clean.chunk import ChunkReader, Int64s, Scratch
+from stratalog.clean.decide import DecideContext
+from stratalog.clean.index import ChunkReport, IndexContext, index_chunk
+from stratalog.clean.job import CleanedGroup, CleaningJob, SourceSegment
+from stratalog.clean.offset_map import Hashes, OffsetMap
+from stratalog.clean.rewrite import GroupRewriter
+from stratalog.clean.settle import SettledMarkers
+from stratalog.segment.names import MAX_OFFSET, FileKind
+from stratalog.segment.segment import segment_path
+
+ROWS_PER_BLOCK = 40_000
+"""24 bytes a row: just under 1 MiB. Spark's Python side holds up to ten blocks a bucket before it
+hands them to the JVM, so this bounds a worker far better than the largest block that works."""
+
+TASK_MAP_BYTES = 256 << 20
+"""A task's own map, to send each key once. When it is full it is sent and begun again."""
+
+
+class BlockKind(Enum):
+    """What a block holds. KEYS: rows of the dirty part, one a key of the task; PROBES: rows of the
+    clean part; LIVE, DEAD: offsets."""
+
+    KEYS = "keys"
+    PROBES = "probes"
+    LIVE = "live"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows of one job (KEYS, PROBES) or of one group (LIVE, DEAD), by its number.
+
+    `hashes`: uint64[n, 2] as bytes, empty for LIVE and DEAD; `offsets`: int64[n] as bytes.
+    """
+
+    kind: BlockKind
+    owner: int
+    hashes: bytes
+    offsets: bytes
+
+    def rows(self) -> tuple[Hashes, Int64s]:
+        """The arrays; read only views of the bytes, copied because kernels want their own type."""
+        hashes = np.frombuffer(bytearray(self.hashes), np.uint64).reshape(-1, 2)
+        return hashes, np.frombuffer(bytearray(self.offsets), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexTask:
+    """A run of one job's segments. `upper_offset`: the round's end, where a limit set one."""
+
+    job: int
+    segments: tuple[SourceSegment, ...]
+    upper_offset: int
+    first_offsets: bool = False
+    """Whether the rows are wanted with each key's first offset in place of its last (CMP-5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """What a segment's indexing says besides keys, or the damage that was found."""
+
+    job: int
+    chunks: tuple[ChunkReport, ...] = ()
+    damage: CorruptionError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteTask:
+    """One group of one job."""
+
+    job: int
+    group: tuple[SourceSegment, ...]
+    end_offset: int
+    markers: SettledMarkers
+    keyless: frozenset[int]
+
+
+Report = tuple[int, "Block | SegmentReport"]
+
+
+# ---------------------------------------------------------------- index
+
+
+def index_task(task: IndexTask, job: CleaningJob, buckets: int) -> Iterator[Report]:
+    """The blocks of a task by bucket, and its reports, which go to the bucket past the last."""
+    sender = _Sender(task, buckets)
+    scratch = Scratch()
+    context = IndexContext.of(job)
+    for segment in task.segments:
+        try:
+            chunks: list[ChunkReport] = []
+            yield from _index_segment(task, job, context, segment, scratch, sender, chunks)
+        except CorruptionError as error:
+            yield buckets, SegmentReport(task.job, damage=error)
+            return
+        yield buckets, SegmentReport(task.job, tuple(chunks))
+    yield from sender.send_map()
+
+
+def _index_segment(
+    task: IndexTask,
+    job: CleaningJob,
+    context: IndexContext,
+    segment: SourceSegment,
+    scratch: Scratch,
+    sender: _Sender,
+    chunks: list[ChunkReport],
+) -> Iterator[Report]:
+    path = segment_path(job.directory, segment.base_offset, FileKind.LOG)
+    file = LocalFileSystem().open(path, "read")
+    try:
+        reader = ChunkReader(file, segment.base_offset, segment.size_bytes, job.spec)
+        while (chunk := reader.take(scratch)) is not None:
+            pending: list[Report] = []
+
+            def visit(hashes: Hashes, offsets: Int64s, pending: list[Report] = pending) -> None:
+                split = int(np.searchsorted(offsets, job.first_dirty))
+                if split > 0 and not task.first_offsets:
+                    pending += sender.probes(hashes[:split], offsets[:split])
+                pending += sender.keys(hashes[split:], offsets[split:], scratch)
+
+            report = index_chunk(
+                chunk,
+                context,
+                segment.base_offset,
+                crc_from=-1,
+                upper_offset=task.upper_offset,
+                scratch=scratch,
+                visit=visit,
+            )
+            chunks.append(report)
+            yield from pending
+    finally:
+        file.close()
+
+
+class _Sender:
+    """Collects a task's keys in a map and cuts rows into blocks by bucket. One thread's own."""
+
+    def __init__(self, task: IndexTask, buckets: int):
+        self._task = task
+        self._buckets = buckets
+        self._map = OffsetMap(memory_bytes=TASK_MAP_BYTES)
+
+    def keys(self, hashes: Hashes, offsets: Int64s, scratch: Scratch) -> Iterator[Report]:
+        """Map rows; blocks only when the map is full. Rows added twice do no harm."""
+        values = MAX_OFFSET - 1 - offsets if self._task.first_offsets else offsets
+        if not self._map.add(hashes, values, scratch):
+            yield from self.send_map()
+            if not self._map.add(hashes, values, scratch):
+                raise AssertionError("a chunk's keys do not fit a task's map")
+
+    def probes(self, hashes: Hashes, offsets: Int64s) -> Iterator[Report]:
+        """Rows of the clean part, each as it is: it has one record a key already."""
+        yield from self._blocks(BlockKind.PROBES, hashes, offsets)
+
+    def send_map(self) -> Iterator[Report]:
+        """The map's content as blocks; the map begins again."""
+        for hashes, values in self._map.entries():
+            offsets = MAX_OFFSET - 1 - values if self._task.first_offsets else values
+            yield from self._blocks(BlockKind.KEYS, hashes, offsets)
+        self._map = OffsetMap(memory_bytes=TASK_MAP_BYTES)
+
+    def _blocks(self, kind: BlockKind, hashes: Hashes, offsets: Int64s) -> Iterator[Report]:
+        bucket_of = (hashes[:, 0] >> np.uint64(32)) * np.uint64(self._buckets) >> np.uint64(32)
+        order = np.argsort(bucket_of, kind="stable")
+        bounds = np.searchsorted(bucket_of[order], np.arange(self._buckets + 1, dtype=np.uint64))
+        for bucket in range(self._buckets):
+            for start in range(int(bounds[bucket]), int(bounds[bucket + 1]), ROWS_PER_BLOCK):
+                rows = order[start : min(start + ROWS_PER_BLOCK, int(bounds[bucket + 1]))]
+                block = Block(
+                    kind, self._task.job, hashes[rows].tobytes(), offsets[rows].tobytes()
+                )
+                yield bucket, block
+
+
+# ---------------------------------------------------------------- merge
+
+
+def merge_bucket(
+    blocks: Iterable[Block], groups: Mapping[int, Sequence[tuple[int, int]]]
+) -> Iterator[Block]:
+    """Merge one bucket: the live and dead offsets of each group.
+
+    `groups` lists each job's groups in file order: (number of the group, its end offset).
+    """
+    scratch = Scratch()
+    maps, probes = _merged(blocks, scratch)
+    for job, offset_map in maps.items():
+        live = offset_map.offsets()
+        dead = [
+            offset_map.superseded(*block.rows(), scratch=scratch) for block in probes.get(job, [])
+        ]
+        dead_offsets = np.concatenate([np.empty(0, np.int64), *dead])
+        dead_offsets.sort()
+        ends = [end for _, end in groups[job]]
+        for kind, offsets in ((BlockKind.LIVE, live), (BlockKind.DEAD, dead_offsets)):
+            first = 0
+            for (number, _), last in zip(
+                groups[job], np.searchsorted(offsets, ends).tolist(), strict=True
+            ):
+                for at in range(first, last, 3 * ROWS_PER_BLOCK):
+                    part = offsets[at : min(at + 3 * ROWS_PER_BLOCK, last)]
+                    yield Block(kind, number, b"", part.tobytes())
+                first = last
+
+
+def count_keys(blocks: Iterable[Block], visit: Callable[[int, Int64s], None]) -> None:
+    """Give `visit` each job's merged first offsets of one bucket, sorted."""
+    mirrored = (
+        Block(block.kind, block.owner, block.hashes, (MAX_OFFSET - 1 - block.rows()[1]).tobytes())
+        for block in blocks
+    )
+    maps, _ = _merged(mirrored, Scratch())
+    for job, offset_map in maps.items():
+        visit(job, np.sort(MAX_OFFSET - 1 - offset_map.offsets()))
+
+
+def _merged(
+    blocks: Iterable[Block], scratch: Scratch
+) -> tuple[dict[int, OffsetMap], dict[int, list[Block]]]:
+    """One map a job of all KEYS rows, and the PROBES to ask it. Jobs without keys have no map:
+    nothing there is superseded."""
+    maps: dict[int, OffsetMap] = {}
+    probes: dict[int, list[Block]] = {}
+    for block in blocks:
+        if block.kind is BlockKind.PROBES:
+            probes.setdefault(block.owner, []).append(block)
+            continue
+        if block.owner not in maps:
+            # A bucket is sized by the driver; a skewed one grows rather than fails.
+            maps[block.owner] = OffsetMap(memory_bytes=1 << 40)
+        maps[block.owner].add(*block.rows(), scratch)
+    return maps, probes
+
+
+# ---------------------------------------------------------------- rewrite
+
+
+def rewrite_task(
+    task: RewriteTask, job: CleaningJob, blocks: Iterable[Block], *, tag: str, writes: bool
+) -> tuple[CleanedGroup | None, int, CorruptionError | None]:
+    """(the group's outcome, live keys in it, damage)."""
+    offsets: dict[BlockKind, list[bytes]] = {BlockKind.LIVE: [], BlockKind.DEAD: []}
+    for block in blocks:
+        offsets[block.kind].append(block.offsets)
+    live, dead = (
+        np.sort(np.frombuffer(bytearray(b"".join(offsets[kind])), np.int64))
+        for kind in (BlockKind.LIVE, BlockKind.DEAD)
+    )
+    context = DecideContext.of(job, task.end_offset, live, dead, task.markers, task.keyless)
+    task_context = TaskContext.get()
+    attempt = int(task_context.taskAttemptId()) if task_context is not None else 0
+    rewriter = GroupRewriter(
+        LocalFileSystem(), context, task.group, tag=tag, attempt=attempt, writes=writes
+    )
+    scratch = Scratch()
+    try:
+        while rewriter.work(scratch) > 0:
+            pass
+        return rewriter.finish(), len(live), None
+    except CorruptionError as error:
+        return None, 0, error
+    finally:
+        rewriter.close()
