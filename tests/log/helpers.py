@@ -142,9 +142,6 @@ class FailingFile:
         self._filesystem.check("truncate", self.path)
         self._file.truncate(size_bytes)
 
-    def start_writeback(self) -> None:
-        self._file.start_writeback()
-
     def fsync(self) -> None:
         self._filesystem.check("fsync", self.path)
         self._file.fsync()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,7 +99,8 @@ def test_leftovers_of_a_swap_are_refused_by_name(tmp_path: Path, state: str) -> 
     name = file_name(7, FileKind.LOG, FileState(state))
     (directory / name).write_bytes(b"")
     before = contents(directory)
-    for arguments in ({}, {"read_only": True}, {"create": False}):
+    ways: list[dict[str, Any]] = [{}, {"read_only": True}, {"create": False}]
+    for arguments in ways:
         with pytest.raises(UsageError, match=name):
             open_log(directory, **arguments)
     assert contents(directory) == before
@@ -149,7 +151,7 @@ def test_without_leave_to_write_indexes_are_rebuilt_in_memory(tmp_path: Path) ->
     assert offsets_of(log) == ALL
     assert len(log.view.aborted_between(0, 99)) == 1
     assert log.offset_of_max_timestamp() is not None
-    assert log.append if log.log_end_offset == 30 else None
+    assert log.log_end_offset == 30
     log.close()
     assert contents(directory) == before
 
@@ -175,7 +177,8 @@ def test_a_torn_end_is_an_error_unless_it_may_be_cut_off(tmp_path: Path) -> None
         end = base + 3 * (length // size)
         if length % size:
             before = contents(directory)
-            for arguments in ({}, {"read_only": True}):
+            ways: list[dict[str, Any]] = [{}, {"read_only": True}]
+            for arguments in ways:
                 with pytest.raises(CorruptionError) as caught:
                     open_log(directory, index_interval_bytes=100, **arguments)
                 assert caught.value.file == str(last_log(directory))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -82,7 +83,8 @@ def test_a_log_may_begin_at_any_offset(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_is_not_opened(tmp_path: Path) -> None:
-    for arguments in ({"create": False}, {"read_only": True}):
+    refused: list[dict[str, Any]] = [{"create": False}, {"read_only": True}]
+    for arguments in refused:
         with pytest.raises(UsageError, match="there is no log"):
             open_log(tmp_path / "t-0", **arguments)
     (tmp_path / "t-0").mkdir()
@@ -559,11 +561,16 @@ def test_flush_syncs_everything_that_was_appended(tmp_path: Path) -> None:
     assert {name[:20] for name in synced} == {f"{log.segments.active.base_offset:020d}"}
     assert "fsync_directory" not in {action for action, _ in disk.actions}
 
+    log.append(sent(2, 0, transactional=True))
+    log.append_marker(ControlType.ABORT, producer_id=2, producer_epoch=0)
+    log.flush()
+    assert disk.actions[-1] == ("fsync_directory", str(tmp_path / "t-0"))
+
     disk.fail = lambda action, path: action == "fsync" and path.endswith(".log")
     log.append_records(records(1))
     with pytest.raises(StorageIOError, match="on purpose"):
         log.flush()
-    assert log.recovery_point == 16
+    assert log.recovery_point == 19
 
 
 # -- any sequence of operations ------------------------------------------------------------------
@@ -590,7 +597,10 @@ def test_the_log_is_a_list_of_records(
 ) -> None:
     """Append, roll, reopen, and crashes that cut off the active file's end, against a list."""
     directory = tmp_path_factory.mktemp("model") / "t-0"
-    arguments = {"segment_bytes": segment_bytes, "index_interval_bytes": interval_bytes}
+    arguments: dict[str, Any] = {
+        "segment_bytes": segment_bytes,
+        "index_interval_bytes": interval_bytes,
+    }
     log = open_log(directory, **arguments)
     model: list[tuple[int, int]] = []
     batches: list[int] = []

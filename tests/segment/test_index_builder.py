@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stratalog.base.errors import CorruptionError
 from stratalog.segment import index_builder
 from stratalog.segment.index_builder import IndexEntries, IndexState, add, extend, finish
-from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET
+from stratalog.segment.offset_index import MAX_RELATIVE_OFFSET, Int64s
 
 Row = tuple[int, int, int, int]
 
@@ -28,7 +28,7 @@ def tables(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
-def columns(rows: list[Row]) -> list[index_builder.Int64s]:
+def columns(rows: list[Row]) -> list[Int64s]:
     table = np.array(rows, np.int64).reshape(len(rows), 4)
     return [table[:, slot] for slot in range(4)]
 

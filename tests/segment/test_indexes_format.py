@@ -177,7 +177,7 @@ def test_transaction_index() -> None:
 def test_no_bytes_raise_anything_but_corruption(data: bytes, base: int) -> None:
     for decode in (offset_index.decode, time_index.decode, txn_index.decode):
         with suppress(CorruptionError):
-            decode(data, base)  # type: ignore[operator]
+            decode(data, base)
 
 
 def test_random_bytes_are_not_taken_for_an_index() -> None:

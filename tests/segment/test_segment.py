@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import LocalFileSystem
 from stratalog.record.builder import NewRecord, build_batch
-from stratalog.segment import indexes, offset_index, time_index, txn_index
+from stratalog.segment import index_files, offset_index, time_index, txn_index
 from stratalog.segment.index_builder import IndexState
 from stratalog.segment.indexes import GrowingIndexes
 from stratalog.segment.log_file import LogFile
@@ -251,7 +251,7 @@ def test_growing_indexes_write_what_a_rebuild_makes(
     growing.append(rows[half:])
     growing.finish()
     growing.close()
-    offsets, times = indexes.load(FS, directory, BASE, position)
+    offsets, times = index_files.load(FS, directory, BASE, position)
     in_memory = growing.entries()
     assert list(offsets.offsets) == list(in_memory[0].offsets)
     assert list(offsets.positions) == list(in_memory[0].positions)

@@ -6,7 +6,7 @@ as keys: they are part of the command line's contract.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -32,7 +32,7 @@ class Counts:
     bytes_before: int = 0
     bytes_after: int = 0
     keys: int = 0
-    dropped: Drops = Drops()
+    dropped: Drops = field(default_factory=Drops)
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(

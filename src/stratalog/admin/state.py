@@ -71,9 +71,8 @@ def read_partition(
     keep_active: bool,
 ) -> ReadPartition:
     """Read what a plan needs. Raises `CorruptionError`, `StorageIOError`, `UsageError`."""
-    checkpoints = read_checkpoint(
-        filesystem, os.path.join(place.log_dir, CLEANER_OFFSET_CHECKPOINT)
-    )
+    path = os.path.join(place.log_dir, CLEANER_OFFSET_CHECKPOINT)
+    checkpoint = read_checkpoint(filesystem, path).get(place.topic_partition)
     with open_to_read(place, settings, filesystem, clock) as log:
         view = log.view
         segments = [_state_of(segment) for segment in view.segments]
@@ -93,7 +92,7 @@ def read_partition(
             view.log_start_offset,
             view.log_end_offset,
             view.last_stable_offset,
-            checkpoints.get(place.topic_partition),
+            checkpoint,
             producers,
             tuple(entry for segment in view.segments for entry in segment.aborted),
         )

@@ -56,10 +56,6 @@ class File(Protocol):
 
     def truncate(self, size_bytes: int) -> None: ...
 
-    def start_writeback(self) -> None:
-        """Hint that what was written may go to disk now; promises nothing."""
-        ...
-
     def fsync(self) -> None: ...
 
     def close(self) -> None: ...
@@ -139,10 +135,6 @@ class LocalFile:
     def truncate(self, size_bytes: int) -> None:
         with _translated(self._path):
             os.ftruncate(self._descriptor, size_bytes)
-
-    def start_writeback(self) -> None:
-        # POSIX_FADV_DONTNEED would start it too, but it drops the pages that a reader wants next.
-        pass
 
     def fsync(self) -> None:
         with _translated(self._path):

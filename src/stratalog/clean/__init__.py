@@ -6,8 +6,11 @@
     plan.py         a partition's state -> CleaningJob                       (pure)
     chunk.py        a segment file, chunk by chunk, decompressed in pieces
     offset_map.py   key hash -> last offset, within a bound of memory
+    spool.py        offsets gathered into one sorted array, past a bound on disk
     index.py        a chunk -> key hashes and offsets, and what it says of transactions
     settle.py       transactions over chunk reports: which markers may go    (pure)
+    round_end.py    where a round ends when its map is full
+    decide.py       a chunk -> what stays of it, as new bytes
     rewrite.py      a group of segments -> new segment files
     engine.py       what every engine does, and what it answers
     local_engine.py threads on this machine

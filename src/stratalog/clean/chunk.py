@@ -114,12 +114,10 @@ class ChunkReader:
             self._last_offset = last_offset
             return chunk
 
-    def _whole_batches_locked(
-        self, scratch: Scratch, wanted: int
-    ) -> tuple[Bytes, int, int, int]:
+    def _whole_batches_locked(self, scratch: Scratch, wanted: int) -> tuple[Bytes, int, int, int]:
         left = self._size_bytes - self._position
         while True:
-            raw = cast(Bytes, scratch.take("raw", wanted))
+            raw = cast("Bytes", scratch.take("raw", wanted))
             filled = self._file.pread_into(raw[:wanted], self._position)
             if filled < wanted:
                 raise self._damaged(f"file ends {wanted - filled} bytes early")
@@ -156,7 +154,7 @@ def scan_chunk(chunk: Chunk, spec: CleanSpec, crc_from: int, scratch: Scratch) -
         raise damage(chunk, int(error), int(position))
     if rows != chunk.rows:
         raise damage(chunk, arrays.BAD_LENGTH, chunk.size_bytes)
-    return cast(Table, table)
+    return cast("Table", table)
 
 
 def damage(chunk: Chunk, error: int, position: int) -> CorruptionError:

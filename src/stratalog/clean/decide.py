@@ -68,9 +68,7 @@ class DecideContext:
         columns = [(p.producer_id, p.epoch, p.last_data_offset) for p in ordered]
         ids, epochs, lasts = np.array(columns, np.int64).reshape(-1, 3).T.copy()
         aborted = aborted_columns(job.aborted)
-        return cls(
-            job, end_offset, live, dead, markers, keyless, aborted, (ids, epochs, lasts)
-        )
+        return cls(job, end_offset, live, dead, markers, keyless, aborted, (ids, epochs, lasts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,9 +247,7 @@ def _decide_legacy(
     return before, after, rebuilt
 
 
-def _legacy_reason(
-    record: Record, context: DecideContext, keeps_tombstones: bool
-) -> int | None:
+def _legacy_reason(record: Record, context: DecideContext, keeps_tombstones: bool) -> int | None:
     """Why the record goes (an index of `arrays.REASONS`), or None if it stays."""
     if record.offset >= context.end_offset:
         return None
@@ -273,7 +269,7 @@ def _contains(sorted_values: Int64s, value: int) -> bool:
 
 def _upper_size(piece: Table) -> int:
     """A bound of what `assemble` writes for the piece."""
-    copied = int(piece["size"][piece["action"] == arrays.COPY].sum())
+    copied = int(piece["size_bytes"][piece["action"] == arrays.COPY].sum())
     rewritten = (piece["action"] == arrays.REWRITE) | (piece["action"] == arrays.REPLACE)
     packed = int((piece["packed_end"] - piece["packed_start"])[rewritten].sum())
     return copied + packed + layout.HEADER_BYTES * len(piece)
@@ -282,7 +278,6 @@ def _upper_size(piece: Table) -> int:
 def _enlarged(scratch: Scratch, out: Bytes, size: int, room: int) -> Bytes:
     """A larger output buffer with the first `size` bytes of `out`: rare, batches can grow."""
     before = out[:size].copy()
-    larger = cast(npt.NDArray[np.uint8], scratch.take("out", 2 * room))
+    larger = cast("npt.NDArray[np.uint8]", scratch.take("out", 2 * room))
     larger[:size] = before
     return larger
-

@@ -116,7 +116,7 @@ def _key_rows(
 
 def legacy_batch(chunk: Chunk, row: Table) -> Batch:
     """The magic 0 or 1 message at `row`, its CRC-32 checked."""
-    start, size = int(row["position"]), int(row["size"])
+    start, size = int(row["position"]), int(row["size_bytes"])
     try:
         (batch,) = batches(chunk.raw[start : start + size])
         if not batch.crc_ok():
@@ -160,5 +160,4 @@ def hash_keys(keys: list[bytes], secret: tuple[np.uint64, np.uint64]) -> Hashes:
     joined = np.frombuffer(bytearray(b"".join(keys) + bytes(1)), np.uint8)
     hashes = np.empty((len(keys), 2), np.uint64)
     scan.hash_many(joined, lengths, *secret, hashes)
-    return cast(Hashes, hashes)
-
+    return cast("Hashes", hashes)

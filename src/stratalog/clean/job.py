@@ -166,7 +166,7 @@ class CleanedGroup:
 
 @dataclass(frozen=True, slots=True)
 class CleanedPartition:
-    """A round's outcome: `end_offset` becomes the cleaner checkpoint once the groups are swapped."""
+    """A round's outcome: `end_offset` becomes the checkpoint once the groups are swapped."""
 
     job: CleaningJob
     end_offset: int

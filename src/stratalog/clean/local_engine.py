@@ -32,6 +32,7 @@ from stratalog.clean.offset_map import Hashes, OffsetMap
 from stratalog.clean.rewrite import GroupRewriter
 from stratalog.clean.round_end import find_round_end
 from stratalog.clean.settle import settle
+from stratalog.clean.spool import OffsetSpool
 from stratalog.segment.names import FileKind
 from stratalog.segment.segment import segment_path
 
@@ -134,25 +135,26 @@ class LocalEngine:
     def _index_ranges(self, job: CleaningJob, range_bits: int, meter: _Meter) -> _Indexed | None:
         """Index with 2^range_bits maps, one after another; None if one of them fills."""
         reports: dict[tuple[int, int], ChunkReport] = {}
-        live: list[Int64s] = []
-        dead: list[Int64s] = []
+        memory_bytes = job.spec.memory_bytes
+        live = OffsetSpool(memory_bytes // 4, job.directory)
+        dead = OffsetSpool(memory_bytes // 32, job.directory)
         keys = 0
         for hash_range in range(1 << range_bits):
+            # A key takes 26.7 bytes in the map at its fullest, and 8 more among the live offsets.
             offset_map = OffsetMap(
-                memory_bytes=job.spec.memory_bytes, range_bits=range_bits, hash_range=hash_range
+                memory_bytes=memory_bytes * 3 // 4, range_bits=range_bits, hash_range=hash_range
             )
             is_first = hash_range == 0
             found = self._fill(job, offset_map, is_first, meter)
             if found is None:
                 return None
-            probed, superseded = self._probe(job, offset_map, is_first, meter)
+            probed = self._probe(job, offset_map, is_first, meter, dead)
             for report in [*found, *probed]:
                 reports[report.place] = report
             keys += offset_map.used
             live.append(offset_map.offsets())
-            dead.extend(superseded)
         return _Indexed(
-            job.first_uncleanable, keys, _sorted(live), _sorted(dead), list(reports.values())
+            job.first_uncleanable, keys, live.finish(), dead.finish(), list(reports.values())
         )
 
     def _fill(
@@ -190,12 +192,17 @@ class LocalEngine:
         return None if is_full.is_set() else reports
 
     def _probe(
-        self, job: CleaningJob, offset_map: OffsetMap, is_first: bool, meter: _Meter
-    ) -> tuple[list[ChunkReport], list[Int64s]]:
-        """Look the clean records up: the chunks' reports and the superseded offsets."""
+        self,
+        job: CleaningJob,
+        offset_map: OffsetMap,
+        is_first: bool,
+        meter: _Meter,
+        dead: OffsetSpool,
+    ) -> list[ChunkReport]:
+        """Look the clean records up; those superseded go to `dead`. The chunks' reports."""
         context = IndexContext.of(job)
         reports: list[ChunkReport] = []
-        found: list[Int64s] = []
+        lock = threading.Lock()
 
         def work(segment: SourceSegment, reader: ChunkReader, scratch: Scratch) -> bool:
             chunk = reader.take(scratch)
@@ -204,7 +211,9 @@ class LocalEngine:
 
             def visit(hashes: Hashes, offsets: Int64s) -> None:
                 end = int(np.searchsorted(offsets, job.first_dirty))
-                found.append(offset_map.superseded(hashes[:end], offsets[:end], scratch))
+                found = offset_map.superseded(hashes[:end], offsets[:end], scratch)
+                with lock:
+                    dead.append(found)
 
             is_checked = not is_first or segment.next_offset > job.first_dirty
             report = index_chunk(
@@ -222,7 +231,7 @@ class LocalEngine:
             return True
 
         self._each_chunk(job, job.clean_segments, work)
-        return reports, found
+        return reports
 
     def _index_limited(self, job: CleaningJob, max_keys: int, meter: _Meter) -> _Indexed:
         """Map records in order until `max_keys` keys are there; the round ends there (CMP-5)."""
@@ -262,11 +271,12 @@ class LocalEngine:
         end_offset = job.first_uncleanable
         if is_full:
             end_offset = find_round_end(job, last_mapped, self._filesystem, scratch)
-        probed, dead = self._probe(job, offset_map, True, meter)
+        dead = OffsetSpool(job.spec.memory_bytes // 32, job.directory)
+        probed = self._probe(job, offset_map, True, meter, dead)
         known = {report.place for report in reports}
         reports += [report for report in probed if report.place not in known]
         live = offset_map.offsets()
-        return _Indexed(end_offset, offset_map.used, live, _sorted(dead), reports)
+        return _Indexed(end_offset, offset_map.used, live, dead.finish(), reports)
 
     # ------------------------------------------------------------ rewriting
 
@@ -278,9 +288,7 @@ class LocalEngine:
         meter: _Meter,
     ) -> list[CleanedGroup]:
         rewriters = [
-            GroupRewriter(
-                self._filesystem, context, group, tag="local", attempt=0, writes=writes
-            )
+            GroupRewriter(self._filesystem, context, group, tag="local", attempt=0, writes=writes)
             for group in groups
         ]
         results: list[CleanedGroup | None] = [None] * len(groups)
@@ -369,10 +377,3 @@ class LocalEngine:
         finally:
             for file in files:
                 file.close()
-
-
-def _sorted(parts: Sequence[Int64s]) -> Int64s:
-    """One sorted array of all offsets."""
-    joined = np.concatenate([np.empty(0, np.int64), *parts])
-    joined.sort()
-    return joined

@@ -15,6 +15,7 @@ Invariants
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -101,7 +102,7 @@ class OffsetMap:
 
     def superseded(self, hashes: Hashes, offsets: Int64s, scratch: Scratch) -> Int64s:
         """The offsets among the rows whose key the map has at a larger offset; in no order."""
-        found = cast(Int64s, scratch.take("found", len(offsets), np.int64))
+        found = cast("Int64s", scratch.take("found", len(offsets), np.int64))
         written = 0
         for stripe, part_hashes, part_offsets in self._partitioned(hashes, offsets, scratch):
             written += kernels.probe(
@@ -119,11 +120,11 @@ class OffsetMap:
         return result
 
     def entries(self) -> Iterator[tuple[Hashes, Int64s]]:
-        """(hashes uint64[n, 2], offsets int64[n]) of each stripe: ascending ranges of the hash."""
+        """(hashes uint64[n, 2], offsets int64[n]) of each stripe; well mixed, see `extract`."""
         for stripe in self._stripes:
             hashes = np.empty((stripe.used, 2), np.uint64)
             offsets = np.empty(stripe.used, np.int64)
-            kernels.extract(stripe.slots, hashes, offsets)
+            kernels.extract(stripe.slots, _coprime_stride(stripe.used), hashes, offsets)
             yield hashes, offsets
 
     def _partitioned(
@@ -156,3 +157,11 @@ class OffsetMap:
             grown: Any = np.zeros((min(2 * size, self._most_slots), 3), np.uint64)
             kernels.rehash(stripe.slots, grown)
             stripe.slots = grown
+
+
+def _coprime_stride(count: int) -> int:
+    """A step below `count`, near its golden section, that visits every row of `count`."""
+    stride = max(1, int(count * 0.618))
+    while math.gcd(stride, count) > 1:
+        stride += 1
+    return stride

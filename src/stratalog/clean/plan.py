@@ -78,9 +78,7 @@ def plan_clean(
         if segment.base_offset < cleanable.first_uncleanable
     )
     below_dirty = [s for s in sources if s.base_offset < cleanable.first_dirty]
-    legacy_horizon_ms = (
-        below_dirty[-1].modified_ms - spec.delete_retention_ms if below_dirty else 0
-    )
+    legacy_horizon_ms = below_dirty[-1].modified_ms - spec.delete_retention_ms if below_dirty else 0
     # Ranges that end below the log start are unknown to Kafka's cleaner, too: what they aborted
     # is then cleaned like any other data, and their markers have none left.
     aborted = tuple(a for a in partition.aborted if a.last_offset >= partition.log_start_offset)

@@ -82,9 +82,7 @@ def cleanable_range(
     )
 
 
-def _overlapping(
-    segments: Sequence[SegmentFacts], start: int, end: int
-) -> list[SegmentFacts]:
+def _overlapping(segments: Sequence[SegmentFacts], start: int, end: int) -> list[SegmentFacts]:
     """Segments that hold offsets of [start, end): from the one that contains `start`."""
     chosen = []
     for place, segment in enumerate(segments):

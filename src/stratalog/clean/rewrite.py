@@ -83,7 +83,6 @@ class GroupRewriter:
             if position is not None and len(decided.out) > 0:
                 assert self._output is not None
                 self._output.pwrite(decided.out, position)
-                self._output.start_writeback()
         except BaseException:
             with self._lock:
                 self._failed = True
@@ -231,5 +230,3 @@ class GroupRewriter:
         for kind in kinds:
             self._filesystem.set_modified(self._part_path(kind), self._group[-1].modified_ms)
         return tuple((kind.value, os.path.basename(self._part_path(kind))) for kind in kinds)
-
-

@@ -56,7 +56,7 @@ def _first_after(
     """The offset of the first mappable record of the chunk past `last_mapped`."""
     found: list[int] = []
 
-    def visit(hashes: Hashes, offsets: Int64s) -> None:
+    def visit(_: Hashes, offsets: Int64s) -> None:
         place = int(np.searchsorted(offsets, last_mapped, side="right"))
         if place < len(offsets):
             found.append(int(offsets[place]))

@@ -54,7 +54,8 @@ NO_TRANSACTIONS = TransactionReport()
 
 def report_transactions(table: Table) -> TransactionReport:
     """What the batches of one chunk say; `is_aborted` and `control_type` are filled in `table`."""
-    chosen = np.flatnonzero((table["attributes"] & _FLAGS != 0) & (table["magic"] == layout.MAGIC_V2))
+    is_v2 = table["magic"] == layout.MAGIC_V2
+    chosen = np.flatnonzero(is_v2 & (table["attributes"] & _FLAGS != 0))
     if len(chosen) == 0:
         return NO_TRANSACTIONS
     markers: list[Marker] = []

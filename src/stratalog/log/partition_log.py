@@ -57,12 +57,13 @@ from stratalog.log.producer_state import (
 )
 from stratalog.log.roll import Incoming, jitter_ms, roll_reason
 from stratalog.log.settings import LogSettings
+from stratalog.log.unflushed import Unflushed
 from stratalog.log.view import LogReads, LogView
 from stratalog.record.builder import NewRecord, build_batch
 from stratalog.record.codec import Codec
 from stratalog.record.control import ControlType, build_marker
-from stratalog.segment.names import LEADER_EPOCH_CHECKPOINT, SEGMENT_KINDS
-from stratalog.segment.segment import Segment, segment_path
+from stratalog.segment.names import LEADER_EPOCH_CHECKPOINT
+from stratalog.segment.segment import Segment
 from stratalog.segment.segments import Segments
 
 if TYPE_CHECKING:
@@ -106,10 +107,7 @@ class PartitionLog(LogReads):
         self._epochs = epochs
         self._active = active
         self._last_snapshot = -1 if loaded.newest_snapshot is None else loaded.newest_snapshot
-        self._recovery_point = loaded.tail.next_offset
-        self._unflushed: list[int] = []
-        self._names_changed = active is not None
-        self._unflushed_snapshots: list[int] = []
+        self._unflushed = Unflushed(path, recovery_point=loaded.tail.next_offset)
         self._lock = threading.RLock()
         self._flush_lock = threading.RLock()
         segments = loaded.segments
@@ -185,7 +183,7 @@ class PartitionLog(LogReads):
     @property
     def recovery_point(self) -> int:
         """What is below has been flushed since the log was opened."""
-        return self._recovery_point
+        return self._unflushed.recovery_point
 
     @property
     def leader_epochs(self) -> tuple[EpochStart, ...]:
@@ -292,7 +290,10 @@ class PartitionLog(LogReads):
         self._maybe_roll_locked(made, now_ms)
         self._note_epoch_locked(made.leader_epoch, made.first_offset)
         active = self._writer_locked()
-        active.append(made.data, made.rows, aborted_by(self._producers, made.changes), now_ms)
+        aborted = aborted_by(self._producers, made.changes)
+        if aborted and not active.aborted:
+            self._unflushed.note_name()
+        active.append(made.data, made.rows, aborted, now_ms)
         for change in made.changes:
             apply(self._producers, change)
         segments = self.segments.with_active(active.value())
@@ -351,8 +352,7 @@ class PartitionLog(LogReads):
         except StratalogError:
             new.remove()
             raise
-        self._unflushed.append(old.base_offset)
-        self._names_changed = True
+        self._unflushed.note_roll(old.base_offset)
         self._active = new
         segments = self.segments.with_active(sealed).appended(new.value())
         self._view = self._view_of(segments, self.log_start_offset, self.log_end_offset)
@@ -362,8 +362,7 @@ class PartitionLog(LogReads):
         if offset > self._last_snapshot:
             snapshots.write_snapshot(self._filesystem, self.path, offset, self._producers.entries)
             self._last_snapshot = offset
-            self._unflushed_snapshots.append(offset)
-            self._names_changed = True
+            self._unflushed.note_snapshot(offset)
 
     def flush(self) -> int:
         """Make everything durable that was appended before the call; the new recovery point.
@@ -372,45 +371,18 @@ class PartitionLog(LogReads):
         """
         with self._flush_lock:
             with self._lock:
-                active = self._writer_locked()
-                end = self.log_end_offset
-                bases = [*self._unflushed, active.base_offset]
-                made = list(self._unflushed_snapshots)
-                names_changed, self._names_changed = self._names_changed, False
-            try:
-                for base_offset in bases:
-                    for kind in SEGMENT_KINDS:
-                        self._fsync(segment_path(self.path, base_offset, kind))
-                for offset in made:
-                    self._fsync(snapshots.snapshot_path(self.path, offset))
-                if names_changed:
-                    self._filesystem.fsync_directory(self.path)
-            except StratalogError:
-                self._names_changed = True
-                raise
+                base_offset = self._writer_locked().base_offset
+                work = self._unflushed.begin(base_offset, self.log_end_offset)
+            self._unflushed.sync(self._filesystem, work)
             with self._lock:
-                self._unflushed = self._unflushed[len(bases) - 1 :]
-                self._unflushed_snapshots = self._unflushed_snapshots[len(made) :]
-                self._recovery_point = max(self._recovery_point, end)
-                return self._recovery_point
-
-    def _fsync(self, path: str) -> None:
-        # By name, because the index files of a rolled segment are closed. One that has gone since
-        # was replaced or deleted, by somebody who syncs what comes in its place.
-        try:
-            file = self._filesystem.open(path, "update")
-        except FileNotFoundError:
-            return
-        try:
-            file.fsync()
-        finally:
-            file.close()
+                self._unflushed.end(work)
+                return self._unflushed.recovery_point
 
     def replace_segments(self, removed: Collection[int], added: Iterable[Segment] = ()) -> None:
         """Publish the log without the sealed segments at the base offsets `removed`, with `added`.
 
         Call it before the files of the removed ones are renamed or replaced: it loads what their
-        readers may still need of them. Raises `CorruptionError` if that cannot be read.
+        readers may still need of them.
         """
         with self._lock:
             active = self._writer_locked()

@@ -111,7 +111,7 @@ Operation = Rename | Unlink | Publish | FsyncDirectory | RemoveIntent
 
 
 def decode_intent(content: bytes) -> SwapIntent:
-    """Parse an intent record. Raises `CorruptionError`: it was written in one piece or not at all."""
+    """Parse an intent record, which was written in one piece. Raises `CorruptionError`."""
     try:
         fields = json.loads(content)
         if fields["version"] != _VERSION:
@@ -163,7 +163,8 @@ def operations_of_redo(intent: SwapIntent, names: Collection[str]) -> list[Opera
         for kind in SEGMENT_KINDS:
             is_old = base != base_offset or kind in swapping or kind not in intent.kinds
             if is_old and name_of(base, kind) in there:
-                operations.append(Rename(name_of(base, kind), name_of(base, kind, FileState.DELETED)))
+                deleted = name_of(base, kind, FileState.DELETED)
+                operations.append(Rename(name_of(base, kind), deleted))
     for kind in intent.kinds:
         if kind in swapping:
             swap = name_of(base_offset, kind, FileState.SWAP)
@@ -205,9 +206,7 @@ def swap(
     """Steps 1 to 4 for one group. Only the process that owns the directory may call this."""
     names = filesystem.list_directory(directory)
     apply(operations_of_prepare(replacement, names), filesystem, directory)
-    intent = SwapIntent(
-        replacement.old_bases, replacement.base_offset, tuple(replacement.parts)
-    )
+    intent = SwapIntent(replacement.old_bases, replacement.base_offset, tuple(replacement.parts))
     state_directory = os.path.join(directory, STATE_DIRECTORY)
     if not filesystem.exists(state_directory):
         filesystem.make_directory(state_directory)
@@ -219,7 +218,10 @@ def swap(
 
 
 def finish_swap(filesystem: FileSystem, directory: str) -> bool:
-    """Steps 3 and 4 of a swap that a crash cut off; whether there was one. Raises CorruptionError."""
+    """Steps 3 and 4 of a swap that a crash cut off; whether there was one.
+
+    Raises `CorruptionError` for an unreadable intent.
+    """
     path = os.path.join(directory, STATE_DIRECTORY, SWAP_INTENT)
     try:
         intent = decode_intent(read_file(filesystem, path, _MAX_INTENT_BYTES))

@@ -20,8 +20,9 @@ import numpy as np
 from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem, write_file_atomically
 from stratalog.record.batch import Batch
-from stratalog.segment import index_builder, indexes, offset_index, time_index, txn_index
+from stratalog.segment import index_builder, index_files, offset_index, time_index, txn_index
 from stratalog.segment.index_builder import IndexEntries, IndexState
+from stratalog.segment.indexes import StoredIndexes
 from stratalog.segment.log_file import LogFile
 from stratalog.segment.names import FileKind
 from stratalog.segment.offset_index import OffsetIndex
@@ -101,7 +102,7 @@ def load_tail(
         walk.end,
         filesystem.stat(path).modified_ms,
         log,
-        indexes.StoredIndexes(
+        StoredIndexes(
             filesystem,
             directory,
             base_offset,
@@ -133,7 +134,7 @@ def _walk_from_indexes(
 ) -> _Walk | None:
     """Walk from the last index entry; None if the indexes are missing or do not fit the log."""
     try:
-        offsets, times = indexes.load(filesystem, directory, base_offset, size_bytes)
+        offsets, times = index_files.load(filesystem, directory, base_offset, size_bytes)
     except (FileNotFoundError, CorruptionError):
         return None
     timestamp, timestamp_offset = times.last
@@ -193,12 +194,12 @@ def _walk(
             previous = header.last_offset
             end = batch.position + header.size_bytes
             if len(rows) == _ROWS:
-                state, more = index_builder.extend(state, *indexes.columns(rows))
+                state, more = index_builder.extend(state, *index_files.columns(rows))
                 added.append(more)
                 rows.clear()
     except CorruptionError as error:
         damage = error.located(log.path)
-    state, more = index_builder.extend(state, *indexes.columns(rows))
+    state, more = index_builder.extend(state, *index_files.columns(rows))
     added.append(more)
     if damage is None and end < size_bytes:
         reason = f"the log ends in {size_bytes - end} bytes that are no whole batch"

@@ -36,6 +36,7 @@ from stratalog.clean.index import ChunkReport
 from stratalog.clean.job import CleanedGroup, CleanedPartition, CleaningJob
 from stratalog.clean.round_end import find_round_end
 from stratalog.clean.settle import SettledMarkers, settle
+from stratalog.segment.names import MAX_OFFSET
 from stratalog.spark import tasks
 from stratalog.spark.tasks import Block, IndexTask, RewriteTask, SegmentReport
 
@@ -143,7 +144,7 @@ class SparkEngine:
     ) -> RDD[Any]:
         """The first shuffle: (bucket, block), with one bucket more for the reports."""
 
-        def run(bins: Iterator[list[IndexTask]]) -> Iterator[Any]:
+        def run(bins: Iterable[list[IndexTask]]) -> Iterator[Any]:
             for task in (task for tasks_of_bin in bins for task in tasks_of_bin):
                 yield from tasks.index_task(task, shared.value[task.job], buckets)
 
@@ -244,9 +245,7 @@ class SparkEngine:
             last_mapped = self._nth_first_offset(blocks, jobs[number], number, limit, counts)
             if last_mapped is not None:
                 scratch = Scratch()
-                ends[number] = find_round_end(
-                    jobs[number], last_mapped, self._filesystem, scratch
-                )
+                ends[number] = find_round_end(jobs[number], last_mapped, self._filesystem, scratch)
         return ends
 
     def _first_offsets_by_segment(
@@ -259,7 +258,7 @@ class SparkEngine:
             counted: list[tuple[int, Any]] = []
 
             def visit(job: int, offsets: Any) -> None:
-                bounds = np.searchsorted(offsets, [*bases[job][1:], tasks.MAX_OFFSET])
+                bounds = np.searchsorted(offsets, [*bases[job][1:], MAX_OFFSET])
                 counted.append((job, np.diff(bounds, prepend=0)))
 
             if bucket < buckets:
@@ -327,7 +326,7 @@ class SparkEngine:
         finally:
             stop.set()
             thread.join()
-            self._context.setLocalProperty("spark.jobGroup.id", None)
+            self._context.setLocalProperty("spark.jobGroup.id", "")
         on_progress(Progress(phase, total_bytes, total_bytes))
 
     def _done(self, group: str) -> float:
@@ -379,5 +378,3 @@ def _settle_all(
         markers.append(settle((chunk.transactions for chunk in ordered), job.aborted))
         keyless.append(frozenset(chunk.segment for chunk in ordered if chunk.has_keyless))
     return markers, keyless
-
-

@@ -194,9 +194,7 @@ class _Sender:
         for bucket in range(self._buckets):
             for start in range(int(bounds[bucket]), int(bounds[bucket + 1]), ROWS_PER_BLOCK):
                 rows = order[start : min(start + ROWS_PER_BLOCK, int(bounds[bucket + 1]))]
-                block = Block(
-                    kind, self._task.job, hashes[rows].tobytes(), offsets[rows].tobytes()
-                )
+                block = Block(kind, self._task.job, hashes[rows].tobytes(), offsets[rows].tobytes())
                 yield bucket, block
 
 

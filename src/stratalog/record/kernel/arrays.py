@@ -9,44 +9,42 @@ from __future__ import annotations
 
 import numpy as np
 
-BATCH = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            # from the header
-            "position",  # in the chunk's buffer, bytes
-            "size",  # whole batch, bytes
-            "base_offset",  # magic 0 and 1: the message's own offset, which is also the last
-            "last_offset",
-            "magic",
-            "attributes",
-            "base_timestamp",  # the raw field: the delete horizon if bit 6 is set
-            "max_timestamp",
-            "producer_id",
-            "producer_epoch",
-            "count",
-            # where the records lie once decompressed
-            "payload_start",
-            "payload_end",
-            "payload_is_plain",  # 1: in the buffer of decompressed bytes; 0: in the chunk itself
-            "control_type",  # -1: not a control batch; -2: an empty one; else the marker's type
-            "is_aborted",  # 1: data of an aborted transaction
-            # what becomes of it
-            "discard",  # 1: its records go, whatever they are (Kafka's discardBatchRecords)
-            "retain_empty",  # 1: its header stays though all records go (CMP-13)
-            "superseded",  # 1: every record has a later one of its key; no look inside is needed
-            "needs_horizon",  # 1: control batch whose transaction is gone: start its horizon
-            "action",
-            "kept_start",  # the records that stay, in the buffer of kept bytes
-            "kept_end",
-            "kept_count",
-            "new_base_timestamp",
-            "new_max_timestamp",
-            "packed_start",  # the same after compression, in the buffer of packed bytes
-            "packed_end",
-        )
-    ]
+_COLUMNS = (
+    # from the header
+    "position",  # in the chunk's buffer, bytes
+    "size_bytes",  # of the whole batch
+    "base_offset",  # magic 0 and 1: the message's own offset, which is also the last
+    "last_offset",
+    "magic",
+    "attributes",
+    "base_timestamp",  # the raw field: the delete horizon if bit 6 is set
+    "max_timestamp",
+    "producer_id",
+    "producer_epoch",
+    "count",
+    # where the records lie once decompressed
+    "payload_start",
+    "payload_end",
+    "payload_is_plain",  # 1: in the buffer of decompressed bytes; 0: in the chunk itself
+    "control_type",  # -1: not a control batch; -2: an empty one; else the marker's type
+    "is_aborted",  # 1: data of an aborted transaction
+    # what becomes of it
+    "discard",  # 1: its records go, whatever they are (Kafka's discardBatchRecords)
+    "retain_empty",  # 1: its header stays though all records go (CMP-13)
+    "superseded",  # 1: every record has a later one of its key; no look inside is needed
+    "needs_horizon",  # 1: control batch whose transaction is gone: start its horizon
+    "action",
+    "kept_start",  # the records that stay, in the buffer of kept bytes
+    "kept_end",
+    "kept_count",
+    "new_base_timestamp",
+    "new_max_timestamp",
+    "packed_start",  # the same after compression, in the buffer of packed bytes
+    "packed_end",
 )
+
+# np.record: in plain Python, too, a row has its columns as attributes (K1).
+BATCH = np.dtype((np.record, [(name, np.int64) for name in _COLUMNS]))
 
 NOT_CONTROL = -1
 EMPTY_CONTROL = -2

@@ -140,16 +140,23 @@ def probe(slots: Any, hashes: Any, offsets: Any, start: int, end: int, found: An
 
 
 @kernel
-def extract(slots: Any, hashes: Any, offsets: Any) -> Any:
-    """Write the entries of the map into hashes uint64[n, 2] and offsets int64[n]; how many."""
-    written = 0
+def extract(slots: Any, stride: int, hashes: Any, offsets: Any) -> None:
+    """Write the n entries of the map into hashes uint64[n, 2] and offsets int64[n], well mixed.
+
+    Entries in slot order would be poison for the next map: all of them would want the front of a
+    table that is still growing, and linear probing would walk over most of it each time. So
+    neighbours are written `stride` rows apart, which must have no factor in common with n.
+    """
+    count = len(offsets)
+    at = 0
     for row in range(len(slots)):
         if slots[row, 2] != 0:
-            hashes[written, 0] = slots[row, 0]
-            hashes[written, 1] = slots[row, 1]
-            offsets[written] = np.int64(slots[row, 2]) - 1
-            written += 1
-    return written
+            hashes[at, 0] = slots[row, 0]
+            hashes[at, 1] = slots[row, 1]
+            offsets[at] = np.int64(slots[row, 2]) - 1
+            at += stride
+            if at >= count:
+                at -= count
 
 
 @kernel
@@ -175,8 +182,8 @@ def partition(
     starts[:] = 0
     for row in range(count):
         starts[np.int64(hashes[row, 0] >> shift) + 1] += 1
-    for part in range(1, len(starts)):
-        starts[part] += starts[part - 1]
+    for bound in range(1, len(starts)):
+        starts[bound] += starts[bound - 1]
     # Each start moves to its end while rows are placed; afterwards all are shifted back by one.
     for row in range(count):
         part = np.int64(hashes[row, 0] >> shift)
@@ -185,6 +192,6 @@ def partition(
         out_hashes[target, 0] = hashes[row, 0]
         out_hashes[target, 1] = hashes[row, 1]
         out_offsets[target] = offsets[row]
-    for part in range(len(starts) - 1, 0, -1):
-        starts[part] = starts[part - 1]
+    for bound in range(len(starts) - 1, 0, -1):
+        starts[bound] = starts[bound - 1]
     starts[0] = 0

@@ -192,19 +192,19 @@ def load_u32(buffer: Any, position: int) -> Any:
 @inlined
 def store_64(buffer: Any, position: int, value: Any) -> None:
     """Store an int64 big-endian."""
-    _store_u64_be(buffer, position, np.uint64(value))
+    _store_u64_be(buffer, position, np.uint64(np.int64(value)))
 
 
 @inlined
 def store_32(buffer: Any, position: int, value: Any) -> None:
     """Store the low 32 bits big-endian."""
-    _store_u32_be(buffer, position, np.uint32(value))
+    _store_u32_be(buffer, position, np.uint32(np.int64(value)))
 
 
 @inlined
 def store_16(buffer: Any, position: int, value: Any) -> None:
     """Store the low 16 bits big-endian."""
-    _store_u16_be(buffer, position, np.uint16(value))
+    _store_u16_be(buffer, position, np.uint16(np.int64(value)))
 
 
 # ---------------------------------------------------------------- varints (zigzag)
@@ -215,7 +215,7 @@ BAD_VARINT = -1
 
 @inlined
 def read_varint(buffer: Any, position: int, end: int) -> Any:
-    """(value, next position) of a zigzag varint of at most ten bytes; position BAD_VARINT if bad."""
+    """(value, next position) of a zigzag varint of at most ten bytes, or BAD_VARINT."""
     if position >= end:
         return np.int64(0), np.int64(BAD_VARINT)
     byte = np.uint64(buffer[position])

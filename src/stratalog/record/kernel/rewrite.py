@@ -55,8 +55,8 @@ def assemble(
         start = at
         max_timestamp = batch.max_timestamp
         if batch.action == COPY:
-            copy_bytes(out, at, raw, batch.position, batch.size)
-            at += batch.size
+            copy_bytes(out, at, raw, batch.position, batch.size_bytes)
+            at += batch.size_bytes
         elif batch.action == REPLACE:
             size = batch.packed_end - batch.packed_start
             copy_bytes(out, at, packed, batch.packed_start, size)

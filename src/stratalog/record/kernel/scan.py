@@ -116,7 +116,7 @@ def scan_batches(
         base_offset = load_i64(raw, position)
         batch = table[row]
         batch.position = position
-        batch.size = size
+        batch.size_bytes = size
         batch.base_offset = base_offset
         batch.magic = magic
         batch.payload_is_plain = 0

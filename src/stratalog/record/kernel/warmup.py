@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 
 from stratalog.record.builder import NewRecord, build_batch
-from stratalog.record.kernel import arrays, compile, offset_map, retain, rewrite, scan
+from stratalog.record.kernel import arrays, offset_map, retain, rewrite, scan
+from stratalog.record.kernel.compile import warm_up
 
 _I = np.int64
 _KEY = np.uint64(1)
@@ -22,7 +23,7 @@ def ensure_warm(announce: Callable[[str], None]) -> bool:
 
     Returns whether anything was compiled. Safe to call from several processes at once.
     """
-    return compile.warm_up(exercise, announce)
+    return warm_up(exercise, announce)
 
 
 def exercise() -> None:
@@ -39,9 +40,7 @@ def exercise() -> None:
     scan.index_records(raw, raw, table, 0, 1, 1 << 62, _KEY, _KEY, hashes, offsets, keyless)
     scan.hash_many(raw, np.array([3], _I), _KEY, _KEY, hashes[:1])
     _exercise_map(hashes, offsets)
-    retain.decide_batches(
-        table, 1, none, no_bytes, none, none, none, none, 0, 2, 2, 0, False
-    )
+    retain.decide_batches(table, 1, none, no_bytes, none, none, none, none, 0, 2, 2, 0, False)
     kept, out = np.zeros(256, np.uint8), np.zeros(1024, np.uint8)
     drops, rows = np.zeros(len(arrays.REASONS), _I), np.zeros((2, 5), _I)
     retain.retain_records(
@@ -55,8 +54,6 @@ def _exercise_map(hashes: np.ndarray, offsets: np.ndarray) -> None:
     offset_map.insert(slots, 0, 6, hashes, offsets, 0, 2)
     offset_map.rehash(slots, larger)
     offset_map.probe(larger, hashes, offsets, 0, 2, np.empty(2, _I))
-    offset_map.extract(larger, hashes.copy(), offsets.copy())
+    offset_map.extract(larger, 1, hashes.copy(), offsets.copy())
     offset_map.extract_offsets(larger, offsets.copy())
-    offset_map.partition(
-        hashes, offsets, 2, 1, hashes.copy(), offsets.copy(), np.zeros(3, _I)
-    )
+    offset_map.partition(hashes, offsets, 2, 1, hashes.copy(), offsets.copy(), np.zeros(3, _I))

@@ -1,0 +1,260 @@
+"""CSV and JSON-lines files -> the logs of a topic, through the public append API.
+
+    read_rows ─► record ─► partition (murmur2 of the key) ─► batch ─► PartitionLog.append_records
+
+Invariants
+- I1  The file is streamed: memory holds at most one unfinished batch for each partition.
+- I2  Rows of one key keep their order.
+- I3  A new topic is there wholly or not at all; rows are added to one that exists only if asked.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from itertools import count
+from typing import Any
+
+from stratalog.admin.directories import PartitionPlace
+from stratalog.admin.floors import append_codec, log_settings
+from stratalog.admin.locking import locked
+from stratalog.admin.partitioner import partition_for
+from stratalog.admin.rows import Row, RowRules, read_rows, record_maker
+from stratalog.base.clock import Clock
+from stratalog.base.errors import UsageError
+from stratalog.base.filesystem import FileSystem
+from stratalog.config.settings import Settings
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.settings import LogSettings
+from stratalog.record.builder import NewRecord
+from stratalog.record.codec import Codec
+from stratalog.segment.names import (
+    MAX_PARTITION,
+    TopicPartition,
+    is_topic_name,
+    parse_partition_directory,
+)
+
+_BATCH_BYTES = 256 << 10
+"""A batch is written when it holds this much, or `batch_records` records."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What to make of a file. `codec` None: that of compression.type; `append`: to an existing
+    topic, whose number of partitions `partitions` must then be."""
+
+    topic: str
+    rules: RowRules
+    partitions: int = 1
+    codec: Codec | None = None
+    batch_records: int = 500
+    append: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedPartition:
+    """One partition after the import; records and bytes are those that were added."""
+
+    partition: str
+    directory: str
+    records: int
+    log_bytes: int
+    segments: int
+    log_end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """What was read and written."""
+
+    file: str
+    topic: str
+    rows: int
+    tombstones: int
+    keyless: int
+    seconds: float
+    partitions: tuple[ImportedPartition, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "seconds": round(self.seconds, 3)}
+
+
+@dataclass(slots=True)
+class _Writer:
+    """One partition's open log and its unfinished batch; `lines` are those of its rows."""
+
+    log: PartitionLog
+    first_offset: int
+    first_bytes: int
+    batch: list[NewRecord] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
+    batch_bytes: int = 0
+
+
+def import_file(
+    path: str,
+    log_dir: str,
+    options: ImportOptions,
+    settings: Settings,
+    filesystem: FileSystem,
+    clock: Clock,
+    on_rows: Callable[[int], None],
+) -> ImportReport:
+    """Import a file as the topic `options.topic` in `log_dir`; `on_rows` gets the rows so far.
+
+    Raises `UsageError` with the line of what cannot be a record (`InvalidRecordError` and
+    `RecordTooLargeError` with the lines of the batch), `LogLockedError`, `StorageIOError`.
+    """
+    _check(options)
+    log_dir = os.path.abspath(log_dir)
+    filesystem.make_directory(log_dir)
+    started = time.perf_counter()
+    with locked([log_dir], exclusive=True):
+        places = [
+            PartitionPlace(log_dir, TopicPartition(options.topic, number))
+            for number in range(options.partitions)
+        ]
+        is_new = _check_existing(places, options, filesystem)
+        try:
+            report = _import(path, places, options, settings, filesystem, clock, on_rows)
+        except BaseException:
+            if is_new:
+                for place in places:
+                    shutil.rmtree(place.path, ignore_errors=True)
+            raise
+    rows, tombstones, keyless, partitions = report
+    seconds = time.perf_counter() - started
+    return ImportReport(path, options.topic, rows, tombstones, keyless, seconds, partitions)
+
+
+def _check(options: ImportOptions) -> None:
+    if not is_topic_name(options.topic):
+        raise UsageError(
+            f"{options.topic!r} is no topic name: 1 to 249 letters, digits, dots, dashes and "
+            "underscores"
+        )
+    if not 1 <= options.partitions <= MAX_PARTITION:
+        raise UsageError(f"{options.partitions} is no number of partitions")
+    if options.batch_records < 1:
+        raise UsageError("a batch has at least one record")
+    if not options.rules.key:
+        raise UsageError("a key needs at least one column")
+
+
+def _check_existing(
+    places: Sequence[PartitionPlace], options: ImportOptions, filesystem: FileSystem
+) -> bool:
+    """Whether the topic is new. Raises `UsageError` if it is there and must not or cannot be."""
+    found = [
+        parsed.partition
+        for name in filesystem.list_directory(places[0].log_dir)
+        if (parsed := parse_partition_directory(name)) is not None and parsed.topic == options.topic
+    ]
+    if found and not options.append:
+        raise UsageError(
+            f"topic {options.topic} is there already ({places[0].log_dir}); --append adds to it"
+        )
+    if found and sorted(found) != list(range(options.partitions)):
+        raise UsageError(
+            f"topic {options.topic} has {len(found)} partitions here, not {options.partitions}"
+        )
+    return not found
+
+
+def _import(
+    path: str,
+    places: Sequence[PartitionPlace],
+    options: ImportOptions,
+    settings: Settings,
+    filesystem: FileSystem,
+    clock: Clock,
+    on_rows: Callable[[int], None],
+) -> tuple[int, int, int, tuple[ImportedPartition, ...]]:
+    told = log_settings(settings)
+    codec = append_codec(settings) if options.codec is None else options.codec
+    make = record_maker(path, options.rules)
+    turns = count()
+    rows = tombstones = keyless = 0
+    with ExitStack() as stack:
+        writers = []
+        for place in places:
+            log = PartitionLog.open(place.path, told, filesystem, clock, create=True)
+            stack.enter_context(log)
+            writers.append(_Writer(log, log.log_end_offset, log.segments.size_bytes))
+        for row in read_rows(path, options.rules.null):
+            record = make(row)
+            if record.key is None:
+                _refuse_keyless(path, row, told)
+                keyless += 1
+                writer = writers[next(turns) % len(writers)]
+            else:
+                writer = writers[partition_for(record.key, len(writers))]
+            rows += 1
+            tombstones += record.value is None
+            _add(writer, row, record, path, codec, options.batch_records, told)
+            if rows % 1000 == 0:
+                on_rows(rows)
+        for writer in writers:
+            _flush(writer, path, codec)
+        on_rows(rows)
+        partitions = tuple(
+            _imported(place, writer) for place, writer in zip(places, writers, strict=True)
+        )
+    return rows, tombstones, keyless, partitions
+
+
+def _refuse_keyless(path: str, row: Row, told: LogSettings) -> None:
+    if told.is_compacted:
+        raise UsageError(
+            f"{path}: line {row.line}: no key, which a compacted topic needs "
+            "(or: --config cleanup.policy=delete)"
+        )
+
+
+def _add(
+    writer: _Writer,
+    row: Row,
+    record: NewRecord,
+    path: str,
+    codec: Codec,
+    batch_records: int,
+    told: LogSettings,
+) -> None:
+    size_bytes = len(record.key or b"") + len(record.value or b"") + 32
+    room_bytes = min(_BATCH_BYTES, told.max_message_bytes // 2, told.segment_bytes // 2)
+    if writer.batch and writer.batch_bytes + size_bytes > room_bytes:
+        _flush(writer, path, codec)
+    writer.batch.append(record)
+    writer.lines.append(row.line)
+    writer.batch_bytes += size_bytes
+    if len(writer.batch) >= batch_records:
+        _flush(writer, path, codec)
+
+
+def _flush(writer: _Writer, path: str, codec: Codec) -> None:
+    if not writer.batch:
+        return
+    try:
+        writer.log.append_records(writer.batch, codec=codec)
+    except UsageError as error:
+        first, last = writer.lines[0], writer.lines[-1]
+        lines = f"line {first}" if first == last else f"one of the lines {first} to {last}"
+        raise type(error)(f"{path}: {lines}: {error}") from error
+    writer.batch, writer.lines, writer.batch_bytes = [], [], 0
+
+
+def _imported(place: PartitionPlace, writer: _Writer) -> ImportedPartition:
+    log = writer.log
+    return ImportedPartition(
+        place.name,
+        place.path,
+        log.log_end_offset - writer.first_offset,
+        log.segments.size_bytes - writer.first_bytes,
+        len(log.segments),
+        log.log_end_offset,
+    )

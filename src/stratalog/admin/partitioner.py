@@ -1,0 +1,32 @@
+"""Which partition a key goes to: Kafka's default partitioner, murmur2 of the key's bytes.
+
+Producers in all languages agree on it, so that a key of an imported log lies where a producer would
+have put it.
+
+Source: Kafka's Utils.murmur2 and BuiltInPartitioner.partitionForKey.
+"""
+
+from __future__ import annotations
+
+_SEED = 0x9747B28C
+_MULTIPLIER = 0x5BD1E995
+_MASK = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit hash, as an unsigned number."""
+    value = (_SEED ^ len(data)) & _MASK
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _MASK
+        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
+        value = (value * _MULTIPLIER & _MASK) ^ word
+    if whole < len(data):
+        value = (value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    value = (value ^ value >> 13) * _MULTIPLIER & _MASK
+    return value ^ value >> 15
+
+
+def partition_for(key: bytes, partitions: int) -> int:
+    """The partition of `key` among `partitions`."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions

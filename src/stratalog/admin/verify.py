@@ -1,0 +1,304 @@
+"""Whether every byte of a log holds together; what does not is listed, and the check goes on.
+
+Of each segment: every batch (length, order, bounds, checksum), every record in it (all fields,
+decompressed within the limit), both indexes against the batches, the transaction index against the
+markers. Of the directory: what an interrupted cleaning left, snapshots, the leader epochs. Of the
+log directory: the checkpoint files.
+
+Invariants
+- I1  Nothing is changed on disk, and no damage ends the check of other files; within a file it ends
+      only where the next batch cannot be found.
+- I2  A directory that Kafka or we closed in order has no problems.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stratalog.admin.columns import SIZES, Secret, chunk_reader, record_columns
+from stratalog.admin.directories import PartitionPlace
+from stratalog.admin.index_checks import BatchTable, check_indexes
+from stratalog.base.errors import CorruptionError
+from stratalog.base.filesystem import FileSystem
+from stratalog.clean.chunk import Chunk, Scratch, Table, damage
+from stratalog.clean.engine import OnProgress, Progress
+from stratalog.clean.job import CleanSpec
+from stratalog.log import snapshots
+from stratalog.log.checkpoint import read_checkpoint
+from stratalog.log.leader_epochs import read_leader_epochs
+from stratalog.log.loading import sort_out
+from stratalog.record import layout
+from stratalog.record.control import ControlType
+from stratalog.record.kernel import arrays, scan
+from stratalog.segment.names import (
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    MAX_OFFSET,
+    RECOVERY_POINT_CHECKPOINT,
+    STATE_DIRECTORY,
+    SWAP_INTENT,
+    FileKind,
+)
+from stratalog.segment.segment import load_aborted, segment_path
+
+_CHECKPOINTS = (
+    CLEANER_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+)
+_NO_SECRET: Secret = (np.uint64(0), np.uint64(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that does not hold together; `position` in bytes, None: the file as a whole."""
+
+    file: str
+    position: int | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCheck:
+    """What was looked at, and what was found."""
+
+    partition: str
+    directory: str
+    segments: int
+    batches: int
+    records: int
+    log_bytes: int
+    problems: tuple[Problem, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(slots=True)
+class _Check:
+    """One partition's check in progress."""
+
+    place: PartitionPlace
+    filesystem: FileSystem
+    spec: CleanSpec
+    scratch: Scratch = field(default_factory=Scratch)
+    problems: list[Problem] = field(default_factory=list)
+    batches: int = 0
+    records: int = 0
+    log_bytes: int = 0
+    open_data: set[int] = field(default_factory=set)
+
+    def problem(self, error: CorruptionError, file: str | None = None) -> None:
+        self.problems.append(Problem(error.file or file or "", error.position, error.reason))
+
+
+def verify_partition(
+    place: PartitionPlace, filesystem: FileSystem, on_progress: OnProgress
+) -> PartitionCheck:
+    """Check a partition. Raises `StorageIOError` only: damage is what it reports."""
+    check = _Check(place, filesystem, CleanSpec(0))
+    contents = sort_out(filesystem.list_directory(place.path))
+    for name in contents.unfinished:
+        check.problem(_of_interrupted(), os.path.join(place.path, name))
+    intent = os.path.join(place.path, STATE_DIRECTORY, SWAP_INTENT)
+    if filesystem.exists(intent):
+        check.problem(_of_interrupted(), intent)
+    start = _log_start(check)
+    paths = [segment_path(place.path, base, FileKind.LOG) for base in contents.bases]
+    sizes = [filesystem.stat(path).size_bytes for path in paths]
+    for slot, base_offset in enumerate(contents.bases):
+        is_last = slot + 1 == len(contents.bases)
+        end_offset = MAX_OFFSET if is_last else contents.bases[slot + 1]
+        _check_segment(check, base_offset, sizes[slot], end_offset, max(start, contents.bases[0]))
+        check.log_bytes += sizes[slot]
+        on_progress(Progress("verify", check.log_bytes, sum(sizes)))
+    _check_small_files(check, contents.snapshots)
+    return PartitionCheck(
+        place.name,
+        place.path,
+        len(contents.bases),
+        check.batches,
+        check.records,
+        check.log_bytes,
+        tuple(check.problems),
+    )
+
+
+def verify_checkpoints(log_dir: str, filesystem: FileSystem) -> list[Problem]:
+    """The problems of a log directory's own files."""
+    found = []
+    for name in _CHECKPOINTS:
+        path = os.path.join(log_dir, name)
+        try:
+            read_checkpoint(filesystem, path)
+        except CorruptionError as error:
+            found.append(Problem(error.file or path, error.position, error.reason))
+    return found
+
+
+def _of_interrupted() -> CorruptionError:
+    return CorruptionError("left by an interrupted cleaning, which must be recovered first")
+
+
+def _log_start(check: _Check) -> int:
+    path = os.path.join(check.place.log_dir, LOG_START_OFFSET_CHECKPOINT)
+    try:
+        return read_checkpoint(check.filesystem, path).get(check.place.topic_partition, 0)
+    except CorruptionError:
+        return 0  # reported with the log directory's files
+
+
+def _check_small_files(check: _Check, snapshot_offsets: tuple[int, ...]) -> None:
+    directory = check.place.path
+    for offset in snapshot_offsets:
+        try:
+            snapshots.read_snapshot(check.filesystem, directory, offset)
+        except CorruptionError as error:
+            check.problem(error)
+    try:
+        read_leader_epochs(check.filesystem, os.path.join(directory, LEADER_EPOCH_CHECKPOINT))
+    except CorruptionError as error:
+        check.problem(error)
+
+
+# ---------------------------------------------------------------- one segment
+
+
+def _check_segment(
+    check: _Check, base_offset: int, size_bytes: int, end_offset: int, log_start_offset: int
+) -> None:
+    directory, filesystem = check.place.path, check.filesystem
+    path = segment_path(directory, base_offset, FileKind.LOG)
+    rows = BatchTable()
+    is_whole = True
+    markers: dict[int, int] = {}
+    with chunk_reader(filesystem, directory, base_offset, size_bytes, check.spec) as reader:
+        while True:
+            try:
+                chunk = reader.take(check.scratch)
+            except CorruptionError as error:
+                check.problem(error, path)
+                is_whole = False
+                break
+            if chunk is None:
+                break
+            for part, table in _sound_batches(check, chunk):
+                _check_records(check, part, table, end_offset)
+                _follow_transactions(check, table, markers, log_start_offset)
+                rows.add(part.position, table)
+    check.batches += rows.count
+    if is_whole:
+        for kind, problem in check_indexes(
+            filesystem, directory, base_offset, size_bytes, rows, is_active=end_offset == MAX_OFFSET
+        ):
+            check.problem(problem, segment_path(directory, base_offset, kind))
+    _check_txn_index(check, base_offset, markers)
+
+
+def _sound_batches(check: _Check, chunk: Chunk) -> Iterator[tuple[Chunk, Table]]:
+    """Runs of batches that are in order and true to their checksums; the rest are problems."""
+    start, previous = 0, chunk.previous_last_offset
+    while start < chunk.size_bytes:
+        part = Chunk(
+            chunk.path,
+            chunk.ordinal,
+            chunk.position + start,
+            chunk.size_bytes - start,
+            chunk.rows,
+            previous,
+            chunk.raw[start:],
+        )
+        table = check.scratch.take("table", chunk.rows, arrays.BATCH)[: chunk.rows]
+        rows, end, error, position = scan.scan_batches(
+            part.raw, part.size_bytes, previous, -1, check.spec.max_batch_bytes, table
+        )
+        if rows > 0:
+            scan.read_control_types(part.raw, part.raw, table, 0, rows)
+            yield part, table[:rows]
+            previous = int(table[rows - 1]["last_offset"])
+        if error == arrays.OK:
+            return
+        check.problem(damage(part, int(error), int(position)))
+        # `ChunkReader` has hopped over this batch, so its length leads to the next one.
+        length = int.from_bytes(bytes(part.raw[end + 8 : end + 12]), "big")
+        start += int(end) + layout.LOG_OVERHEAD + length
+
+
+def _check_records(check: _Check, chunk: Chunk, table: Table, end_offset: int) -> None:
+    for row in np.flatnonzero(table["last_offset"] >= end_offset).tolist():
+        reason = f"offset {int(table[row]['last_offset'])} belongs to the next segment"
+        position = chunk.position + int(table[row]["position"])
+        check.problem(CorruptionError(reason, file=chunk.path, position=position))
+    is_packed = table["attributes"] & layout.CODEC_MASK != 0
+    is_control = table["attributes"] & layout.CONTROL_MASK != 0
+    for row in np.flatnonzero(is_packed & is_control & (table["magic"] == 2)).tolist():
+        check.problem(damage(chunk, arrays.BAD_CONTROL, int(table[row]["position"])))
+    before = check.records
+    untouched = table.copy()
+    try:
+        _count_records(check, chunk, table, np.ones(len(table), np.bool_))
+    except CorruptionError:
+        # Somewhere here: look at the batches one at a time, so that each is reported.
+        check.records = before
+        for row in range(len(table)):
+            table[:] = untouched
+            wanted = np.zeros(len(table), np.bool_)
+            wanted[row] = True
+            try:
+                _count_records(check, chunk, table, wanted)
+            except CorruptionError as error:
+                check.problem(error, chunk.path)
+
+
+def _count_records(check: _Check, chunk: Chunk, table: Table, wanted: Any) -> None:
+    for columns in record_columns(
+        chunk, table, wanted, check.spec, _NO_SECRET, check.scratch, hashing=SIZES
+    ):
+        check.records += len(columns.offsets)
+
+
+# ---------------------------------------------------------------- transactions
+
+
+def _follow_transactions(
+    check: _Check, table: Table, markers: dict[int, int], log_start_offset: int
+) -> None:
+    """Note the abort markers whose data is there: offset -> producer id, negative without data."""
+    is_transactional = table["attributes"] & layout.TRANSACTIONAL_MASK != 0
+    for row in np.flatnonzero(is_transactional & (table["magic"] == layout.MAGIC_V2)).tolist():
+        batch = table[row]
+        producer_id = int(batch["producer_id"])
+        if not int(batch["attributes"]) & layout.CONTROL_MASK:
+            if int(batch["last_offset"]) >= log_start_offset:
+                check.open_data.add(producer_id)
+        elif int(batch["control_type"]) in (ControlType.COMMIT, ControlType.ABORT):
+            has_data = producer_id in check.open_data
+            check.open_data.discard(producer_id)
+            if int(batch["control_type"]) == ControlType.ABORT:
+                markers[int(batch["last_offset"])] = producer_id if has_data else -1 - producer_id
+
+
+def _check_txn_index(check: _Check, base_offset: int, markers: dict[int, int]) -> None:
+    path = segment_path(check.place.path, base_offset, FileKind.TXN_INDEX)
+    try:
+        entries = load_aborted(check.filesystem, check.place.path, base_offset)
+    except CorruptionError as error:
+        check.problem(error, path)
+        return
+    for entry in entries:
+        if markers.get(entry.last_offset) not in (entry.producer_id, -1 - entry.producer_id):
+            reason = f"no abort of producer {entry.producer_id} at offset {entry.last_offset}"
+            check.problem(CorruptionError(reason), path)
+    known = {(entry.producer_id, entry.last_offset) for entry in entries}
+    for offset, producer_id in markers.items():
+        if producer_id >= 0 and (producer_id, offset) not in known:
+            reason = f"the abort of producer {producer_id} at offset {offset} is missing"
+            check.problem(CorruptionError(reason), path)
