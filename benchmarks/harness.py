@@ -38,12 +38,17 @@ _RESULTS = Path(__file__).with_name("results")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a run was told. `mib`: size of a log in MiB; `segment_bytes` goes with it."""
+    """What a run was told. `mib`: size of a log in MiB; `segment_bytes` goes with it.
+
+    `is_full_size`: the sizes are those that targets are stated for.
+    """
 
     quick: bool
     save: bool
     mib: int
     runs: int
+    only: str | None = None
+    is_full_size: bool = False
 
     @property
     def log_bytes(self) -> int:
@@ -55,8 +60,8 @@ class Options:
         return QUICK_SEGMENT_BYTES if self.quick else min(SEGMENT_BYTES, self.log_bytes // 4)
 
 
-def parse_options(description: str | None, *, mib: int) -> Options:
-    """Read the command line; `mib` is the size without `--quick`."""
+def parse_options(description: str | None, *, mib: int, cases: Sequence[str] = ()) -> Options:
+    """Read the command line; `mib` is the size without `--quick`, `cases` are for `--only`."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -64,12 +69,17 @@ def parse_options(description: str | None, *, mib: int) -> Options:
     parser.add_argument("--save", action="store_true", help="append to benchmarks/results/")
     parser.add_argument("--mib", type=int, help=f"size of the logs in MiB (default {mib})")
     parser.add_argument("--runs", type=int, help=f"measurements of each thing (default {RUNS})")
+    if cases:
+        parser.add_argument("--only", choices=cases, help="measure this case alone")
     given = parser.parse_args()
+    size_mib = given.mib or (QUICK_MIB if given.quick else mib)
     return Options(
         given.quick,
         given.save,
-        given.mib or (QUICK_MIB if given.quick else mib),
+        size_mib,
         given.runs or (QUICK_RUNS if given.quick else RUNS),
+        given.only if cases else None,
+        is_full_size=size_mib == mib,
     )
 
 

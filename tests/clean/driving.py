@@ -29,7 +29,6 @@ from tests.naive import cleaner
 from tests.naive.plan import Inputs
 from tests.oracle import Round
 
-
 FS = LocalFileSystem()
 DAY_MS = 86_400_000
 FILE_KINDS = ("log", "index", "timeindex", "txnindex")

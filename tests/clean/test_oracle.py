@@ -72,9 +72,7 @@ def _check_counts(kafka: Round, clean_bytes: int, cleanable_bytes: int, keys: in
 @pytest.mark.requirement("CMP-3", "CMP-13")
 @pytest.mark.parametrize("kafka", rounds(), ids=lambda r: r.name)
 def test_opening_the_log_tells_the_cleaner_what_kafka_knew(kafka: Round) -> None:
-    state = state_of(
-        Case(kafka.name, kafka.before, kafka.inputs, kafka.producer_expiration_ms)
-    )
+    state = state_of(Case(kafka.name, kafka.before, kafka.inputs, kafka.producer_expiration_ms))
     assert state.log_start_offset == kafka.log_start_offset
     assert state.log_end_offset == kafka.log_end_offset
     assert state.last_stable_offset == kafka.last_stable_offset

@@ -15,9 +15,11 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +31,7 @@ from stratalog.clean.index import hash_keys, legacy_batch
 from stratalog.clean.job import CleanSpec
 from stratalog.clean.offset_map import Hashes
 from stratalog.record import layout
+from stratalog.record.kernel import arrays, compile
 from stratalog.record.kernel.arrays import BAD_DELTA, BAD_KEY, BAD_RECORD, BAD_VALUE, OK
 from stratalog.record.kernel.compile import kernel
 from stratalog.record.kernel.primitives import BAD_VARINT, read_varint, siphash128
@@ -68,11 +71,11 @@ def chunk_reader(
 ) -> Iterator[ChunkReader]:
     """The chunks of a segment's log."""
     path = segment_path(directory, base_offset, FileKind.LOG)
-    file = filesystem.open(path, "read")
+    reader = ChunkReader(filesystem, path, base_offset, size_bytes, spec)
     try:
-        yield ChunkReader(file, base_offset, size_bytes, spec)
+        yield reader
     finally:
-        file.close()
+        reader.close()
 
 
 def record_columns(
@@ -235,3 +238,34 @@ def read_records(
         if batch.count > 0 and at != payload_end:
             return written, BAD_RECORD, batch.position
     return written, OK, np.int64(-1)
+
+
+def ensure_warm(announce: Callable[[str], None]) -> bool:
+    """Compile the kernel of this file, once a machine; whether this call did.
+
+    `announce` gets one line before that. Call it after `record.kernel.warmup.ensure_warm`.
+    """
+    digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    marker = compile.CACHE_DIRECTORY / f"columns-{digest}"
+    if not compile.JIT or marker.exists():
+        return False
+    announce("compiling one more kernel, once on this machine (a few seconds) ...")
+    raw = np.zeros(1, np.uint8)
+    table, numbers = np.zeros(1, arrays.BATCH), np.zeros((1, 5), np.int64)
+    word = np.uint64(1)
+    read_records(
+        raw,
+        raw,
+        table,
+        np.zeros(1, np.bool_),
+        0,
+        1,
+        KEYS,
+        word,
+        word,
+        numbers,
+        np.zeros((1, 4), np.uint64),
+    )
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.touch()
+    return True

@@ -22,7 +22,7 @@ from typing import Any
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.floors import append_codec, log_settings
 from stratalog.admin.locking import locked
-from stratalog.admin.partitioner import partition_for
+from stratalog.admin.partitioner import partition_of_key
 from stratalog.admin.rows import Row, RowRules, read_rows, record_maker
 from stratalog.base.clock import Clock
 from stratalog.base.errors import UsageError
@@ -193,7 +193,7 @@ def _import(
                 keyless += 1
                 writer = writers[next(turns) % len(writers)]
             else:
-                writer = writers[partition_for(record.key, len(writers))]
+                writer = writers[partition_of_key(record.key, len(writers))]
             rows += 1
             tombstones += record.value is None
             _add(writer, row, record, path, codec, options.batch_records, told)

@@ -27,6 +27,6 @@ def murmur2(data: bytes) -> int:
     return value ^ value >> 15
 
 
-def partition_for(key: bytes, partitions: int) -> int:
+def partition_of_key(key: bytes, partitions: int) -> int:
     """The partition of `key` among `partitions`."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -36,7 +36,7 @@ class SystemClock:
 
 @dataclass(slots=True)
 class FixedClock:
-    """A clock that stands still until it is moved: for tests, and for `--now` on the command line."""
+    """A clock that stands still until it is moved: for tests, and for `--now`."""
 
     time_ms: int
 

@@ -99,7 +99,7 @@ def _translated(path: str) -> Iterator[None]:
 
 
 class LocalFile:
-    """A file of the local disk, by descriptor; thread-safe because reads and writes are positioned."""
+    """A file of the local disk; reads and writes are positioned, so any thread may make them."""
 
     def __init__(self, path: str, descriptor: int):
         self._path = path

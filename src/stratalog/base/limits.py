@@ -18,7 +18,7 @@ CHUNK_BYTES = 4 << 20
 that a chunk and its columns stay in the last-level cache."""
 
 SHUFFLE_BLOCK_BYTES = 8 << 20
-"""Largest binary block that crosses between Spark's JVM and Python workers; larger ones cost heap."""
+"""Largest binary block that crosses between Spark's JVM and Python; larger ones cost heap."""
 
 MAX_CHECKPOINT_BYTES = 64 << 20
 """A checkpoint file with a line for each of a million partitions is under 300 MiB of names; 64 MiB

@@ -23,11 +23,13 @@ import numpy as np
 import numpy.typing as npt
 
 from stratalog.base.errors import CorruptionError
-from stratalog.base.filesystem import File
-from stratalog.clean.job import CleanSpec
+from stratalog.base.filesystem import File, FileSystem
+from stratalog.clean.job import CleanSpec, SourceSegment
 from stratalog.record import layout
 from stratalog.record.codec.bulk import decompress_many
 from stratalog.record.kernel import arrays, scan
+from stratalog.segment.names import MAX_OFFSET, FileKind
+from stratalog.segment.segment import segment_path
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
@@ -80,28 +82,65 @@ class Chunk:
 class ChunkReader:
     """Hands out the chunks of one log file, in file order, to any number of threads.
 
-    Stateful; its lock guards the place reached. `size_bytes` bounds what is read: a file that grows
-    meanwhile is not followed.
+    The file is open from the first chunk to the last. `size_bytes` bounds what is read: a file that
+    grows meanwhile is not followed. Stateful; its lock guards the place reached.
     """
 
-    def __init__(self, file: File, base_offset: int, size_bytes: int, spec: CleanSpec):
-        self._file = file
-        self._spec = spec
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        path: str,
+        base_offset: int,
+        size_bytes: int,
+        spec: CleanSpec,
+        *,
+        next_offset: int = MAX_OFFSET,
+    ):
+        """`next_offset`: where the next segment begins; no offset here may reach it."""
+        self._filesystem = filesystem
+        self._path = path
         self._size_bytes = size_bytes
+        self._next_offset = next_offset
+        self._spec = spec
         self._lock = threading.Lock()
+        self._file: File | None = None
         self._ordinal = 0
         self._position = 0
         self._last_offset = base_offset - 1
+
+    @classmethod
+    def of(
+        cls, filesystem: FileSystem, directory: str, segment: SourceSegment, spec: CleanSpec
+    ) -> ChunkReader:
+        """A reader of a segment's log file."""
+        path = segment_path(directory, segment.base_offset, FileKind.LOG)
+        return cls(
+            filesystem,
+            path,
+            segment.base_offset,
+            segment.size_bytes,
+            spec,
+            next_offset=segment.next_offset,
+        )
+
+    def close(self) -> None:
+        """Close the file, if chunks are left; for whoever gives up half-way."""
+        with self._lock:
+            self._position = self._size_bytes
+            self._close_locked()
 
     def take(self, scratch: Scratch) -> Chunk | None:
         """The next chunk, in `scratch`'s buffer "raw"; None at the end. Raises CorruptionError."""
         with self._lock:
             if self._position >= self._size_bytes:
+                self._close_locked()
                 return None
             wanted = min(self._spec.chunk_bytes, self._size_bytes - self._position)
             raw, rows, size, last_offset = self._whole_batches_locked(scratch, wanted)
+            if last_offset >= self._next_offset:
+                raise self._damaged(f"offset {last_offset} belongs to the next segment")
             chunk = Chunk(
-                self._file.path,
+                self._path,
                 self._ordinal,
                 self._position,
                 size,
@@ -115,6 +154,8 @@ class ChunkReader:
             return chunk
 
     def _whole_batches_locked(self, scratch: Scratch, wanted: int) -> tuple[Bytes, int, int, int]:
+        if self._file is None:
+            self._file = self._filesystem.open(self._path, "read")
         left = self._size_bytes - self._position
         while True:
             raw = cast("Bytes", scratch.take("raw", wanted))
@@ -132,8 +173,13 @@ class ChunkReader:
                 raise self._damaged("last batch is cut off")
             wanted = min(left, max(int(following), wanted))
 
+    def _close_locked(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
     def _damaged(self, reason: str) -> CorruptionError:
-        return CorruptionError(reason, file=self._file.path, position=self._position)
+        return CorruptionError(reason, file=self._path, position=self._position)
 
 
 def scan_chunk(chunk: Chunk, spec: CleanSpec, crc_from: int, scratch: Scratch) -> Table:

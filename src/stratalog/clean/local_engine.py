@@ -33,8 +33,6 @@ from stratalog.clean.rewrite import GroupRewriter
 from stratalog.clean.round_end import find_round_end
 from stratalog.clean.settle import settle
 from stratalog.clean.spool import OffsetSpool
-from stratalog.segment.names import FileKind
-from stratalog.segment.segment import segment_path
 
 _MAX_RANGE_BITS = 10
 
@@ -361,19 +359,12 @@ class LocalEngine:
     def _readers(
         self, job: CleaningJob, segments: Sequence[SourceSegment]
     ) -> Iterator[list[tuple[SourceSegment, ChunkReader]]]:
-        files = []
+        readers = [
+            (segment, ChunkReader.of(self._filesystem, job.directory, segment, job.spec))
+            for segment in segments
+        ]
         try:
-            readers = []
-            for segment in segments:
-                path = segment_path(job.directory, segment.base_offset, FileKind.LOG)
-                files.append(self._filesystem.open(path, "read"))
-                readers.append(
-                    (
-                        segment,
-                        ChunkReader(files[-1], segment.base_offset, segment.size_bytes, job.spec),
-                    )
-                )
             yield readers
         finally:
-            for file in files:
-                file.close()
+            for _, reader in readers:
+                reader.close()

@@ -50,8 +50,11 @@ class GroupRewriter:
         self._attempt = attempt
         self._writes = writes
         self._lock = threading.Condition()
-        self._sources: list[File] = []
-        self._readers: list[tuple[SourceSegment, ChunkReader]] = []
+        job = context.job
+        self._readers = [
+            (segment, ChunkReader.of(filesystem, job.directory, segment, job.spec))
+            for segment in self._group
+        ]
         self._reading = 0
         self._next_taken = 0
         self._next_placed = 0
@@ -112,17 +115,15 @@ class GroupRewriter:
 
     def close(self) -> None:
         """Let go of the files; what was written of an unfinished group stays as a stray part."""
-        for file in [*self._sources, *([self._output] if self._output else [])]:
-            file.close()
-        self._sources, self._output = [], None
+        for _, reader in self._readers:
+            reader.close()
+        if self._output is not None:
+            self._output.close()
+            self._output = None
 
     def _take(self, scratch: Scratch) -> tuple[int, SourceSegment, Chunk] | None:
         with self._lock:
-            while not self._failed:
-                if self._reading == len(self._readers):
-                    if len(self._readers) == len(self._group):
-                        return None
-                    self._open_next_locked()
+            while not self._failed and self._reading < len(self._readers):
                 segment, reader = self._readers[self._reading]
                 chunk = reader.take(scratch)
                 if chunk is not None:
@@ -131,14 +132,6 @@ class GroupRewriter:
                     return turn, segment, chunk
                 self._reading += 1
         return None
-
-    def _open_next_locked(self) -> None:
-        segment = self._group[len(self._readers)]
-        path = segment_path(self._context.job.directory, segment.base_offset, FileKind.LOG)
-        file = self._filesystem.open(path, "read")
-        self._sources.append(file)
-        reader = ChunkReader(file, segment.base_offset, segment.size_bytes, self._context.job.spec)
-        self._readers.append((segment, reader))
 
     def _place(self, turn: int, decided: DecidedChunk) -> int | None:
         """Wait for the chunk's turn; where its bytes go, or None if nothing is to be written."""
@@ -178,13 +171,19 @@ class GroupRewriter:
     def _copy_source_locked(self, size_bytes: int) -> None:
         """The first change of a single segment: what was passed over so far is needed after all."""
         self._output = self._create_locked()
-        buffer = bytearray(_COPY_BYTES)
-        position = 0
-        while position < size_bytes:
-            view = memoryview(buffer)[: size_bytes - position]
-            self._sources[0].pread_into(view, position)
-            self._output.pwrite(view, position)
-            position += len(view)
+        base_offset = self._group[0].base_offset
+        path = segment_path(self._context.job.directory, base_offset, FileKind.LOG)
+        source = self._filesystem.open(path, "read")
+        try:
+            buffer = bytearray(_COPY_BYTES)
+            position = 0
+            while position < size_bytes:
+                view = memoryview(buffer)[: size_bytes - position]
+                source.pread_into(view, position)
+                self._output.pwrite(view, position)
+                position += len(view)
+        finally:
+            source.close()
 
     def _create_locked(self) -> File:
         return self._filesystem.open(self._part_path(FileKind.LOG), "create")

@@ -17,8 +17,7 @@ from stratalog.clean.chunk import NO_CRC, Chunk, ChunkReader, Int64s, Scratch, s
 from stratalog.clean.index import IndexContext, index_chunk
 from stratalog.clean.job import CleaningJob
 from stratalog.clean.offset_map import Hashes
-from stratalog.segment.names import MAX_OFFSET, FileKind
-from stratalog.segment.segment import segment_path
+from stratalog.segment.names import MAX_OFFSET
 
 
 def find_round_end(
@@ -32,10 +31,8 @@ def find_round_end(
     for segment in job.dirty_segments:
         if segment.next_offset <= last_mapped:
             continue
-        path = segment_path(job.directory, segment.base_offset, FileKind.LOG)
-        file = filesystem.open(path, "read")
+        reader = ChunkReader.of(filesystem, job.directory, segment, job.spec)
         try:
-            reader = ChunkReader(file, segment.base_offset, segment.size_bytes, job.spec)
             before_chunk = segment.base_offset - 1
             while (chunk := reader.take(scratch)) is not None:
                 following = _first_after(chunk, context, last_mapped, scratch)
@@ -46,7 +43,7 @@ def find_round_end(
                     return max(last_mapped, earlier) + 1
                 before_chunk = int(table["last_offset"][-1])
         finally:
-            file.close()
+            reader.close()
     return job.first_uncleanable
 
 

@@ -31,8 +31,7 @@ from stratalog.clean.job import CleanedGroup, CleaningJob, SourceSegment
 from stratalog.clean.offset_map import Hashes, OffsetMap
 from stratalog.clean.rewrite import GroupRewriter
 from stratalog.clean.settle import SettledMarkers
-from stratalog.segment.names import MAX_OFFSET, FileKind
-from stratalog.segment.segment import segment_path
+from stratalog.segment.names import MAX_OFFSET
 
 ROWS_PER_BLOCK = 40_000
 """24 bytes a row: just under 1 MiB. Spark's Python side holds up to ten blocks a bucket before it
@@ -132,10 +131,8 @@ def _index_segment(
     sender: _Sender,
     chunks: list[ChunkReport],
 ) -> Iterator[Report]:
-    path = segment_path(job.directory, segment.base_offset, FileKind.LOG)
-    file = LocalFileSystem().open(path, "read")
+    reader = ChunkReader.of(LocalFileSystem(), job.directory, segment, job.spec)
     try:
-        reader = ChunkReader(file, segment.base_offset, segment.size_bytes, job.spec)
         while (chunk := reader.take(scratch)) is not None:
             pending: list[Report] = []
 
@@ -157,7 +154,7 @@ def _index_segment(
             chunks.append(report)
             yield from pending
     finally:
-        file.close()
+        reader.close()
 
 
 class _Sender:

@@ -1,0 +1,58 @@
+"""The command group, and the one place where errors become messages and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from stratalog import __version__
+from stratalog.base.errors import StratalogError
+from stratalog.cli.compact import compact
+from stratalog.cli.import_ import import_
+from stratalog.cli.log import log
+from stratalog.cli.output import print_error, wants_json
+from stratalog.cli.warmup import warmup
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="stratalog", message="%(prog)s %(version)s")
+def stratalog() -> None:
+    """A partitioned log in Kafka's format: clean it, look into it, fill it.
+
+    DIR is a partition's directory (orders-0) or a log directory that holds several.
+    """
+
+
+for _command in (compact, log, import_, warmup):
+    stratalog.add_command(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = wants_json(given)
+    try:
+        code = stratalog.main(given, prog_name="stratalog", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.UsageError as error:
+        if as_json:
+            print_error(error, as_json=True)
+        else:
+            error.show()
+        return USAGE
+    except (click.Abort, KeyboardInterrupt):
+        print_error(KeyboardInterrupt("interrupted"), as_json=as_json)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except (StratalogError, click.ClickException, OSError, MemoryError) as error:
+        print_error(error, as_json=as_json)
+        return FAILED

@@ -1,0 +1,90 @@
+"""Which engine runs, and getting it ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import click
+
+from stratalog.cli.output import print_note
+
+if TYPE_CHECKING:
+    from stratalog.base.filesystem import FileSystem
+    from stratalog.clean.engine import Engine
+
+LOCAL, SPARK = "local", "spark"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """`name` is `local` or `spark`; `master` is Spark's, None for threads of this process."""
+
+    name: str
+    master: str | None
+    threads: int | None
+
+    def __str__(self) -> str:
+        if self.name == SPARK:
+            return f"spark ({self.master})"
+        return "local" if self.threads is None else f"local ({self.threads} threads)"
+
+
+def choose(engine: str | None, master: str | None, threads: int | None) -> EngineChoice:
+    """The engine that was asked for, else Spark where it is installed, else threads.
+
+    Raises `click.UsageError` for options that do not go together.
+    """
+    if engine is None:
+        is_installed = find_spec("pyspark") is not None
+        engine = SPARK if master is not None or is_installed else LOCAL
+    if engine == LOCAL:
+        if master is not None:
+            raise click.UsageError("--master is for --engine spark")
+        return EngineChoice(LOCAL, None, threads)
+    if master is not None and threads is not None:
+        raise click.UsageError("--threads goes with Spark on this machine, not with --master")
+    return EngineChoice(SPARK, master or f"local[{threads or '*'}]", None)
+
+
+def warm_kernels(*, columns: bool = False) -> bool:
+    """Compile the kernels where this machine has not yet, and say so; whether anything was.
+
+    `columns`: also that of the commands that look at values.
+    """
+    from stratalog.record.kernel import warmup
+
+    compiled = warmup.ensure_warm(print_note)
+    if columns:
+        from stratalog.admin.columns import ensure_warm
+
+        compiled = ensure_warm(print_note) or compiled
+    return compiled
+
+
+@contextmanager
+def starter(choice: EngineChoice, filesystem: FileSystem) -> Iterator[Callable[[], Engine]]:
+    """What starts the engine when it is called; a Spark session that it made ends with the block."""
+    sessions = []
+
+    def start() -> Engine:
+        warm_kernels()
+        if choice.name == LOCAL:
+            from stratalog.clean.local_engine import LocalEngine
+
+            return LocalEngine(filesystem, threads=choice.threads)
+        from stratalog.spark.engine import SparkEngine
+        from stratalog.spark.session import spark_session
+
+        assert choice.master is not None
+        sessions.append(spark_session(choice.master))
+        return SparkEngine(sessions[0], filesystem)
+
+    try:
+        yield start
+    finally:
+        for session in sessions:
+            session.stop()

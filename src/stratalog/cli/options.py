@@ -1,0 +1,73 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from stratalog.base.clock import Clock, FixedClock, SystemClock
+from stratalog.base.errors import UsageError
+from stratalog.cli.output import print_note
+
+if TYPE_CHECKING:
+    from stratalog.config.kinds import Value
+    from stratalog.config.settings import Settings
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+TEXT, JSON = "text", "json"
+
+
+def format_option(command: Command) -> Command:
+    """`--format text|json`, as `output`."""
+    return click.option(
+        "--format",
+        "output",
+        type=click.Choice([TEXT, JSON]),
+        default=TEXT,
+        show_default=True,
+        help="Text for people, or one JSON object on stdout.",
+    )(command)
+
+
+def config_option(command: Command) -> Command:
+    """`--config NAME=VALUE`, any number of times, as `config`."""
+    return click.option(
+        "--config",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="One of Kafka's topic or cleaner properties; may be repeated.",
+    )(command)
+
+
+def now_option(command: Command) -> Command:
+    """`--now MS`, as `now_ms`."""
+    return click.option(
+        "--now",
+        "now_ms",
+        type=click.IntRange(min=0),
+        metavar="MS",
+        help="The time to go by, ms since 1970 UTC, so that a run can be repeated.",
+    )(command)
+
+
+def settings_of(
+    config: tuple[str, ...], defaults: Mapping[str, Value] | None = None
+) -> Settings:
+    """Checked settings. Raises `click.BadParameter` with the reason."""
+    from stratalog.config.settings import parse_pairs, resolve
+
+    try:
+        settings = resolve(parse_pairs(config), defaults)
+    except UsageError as error:
+        raise click.BadParameter(str(error), param_hint="--config") from error
+    for name in settings.without_effect:
+        print_note(f"note: {name} has no effect here")
+    return settings
+
+
+def clock_of(now_ms: int | None) -> Clock:
+    """The machine's clock, or one that stands still."""
+    return SystemClock() if now_ms is None else FixedClock(now_ms)

@@ -1,0 +1,109 @@
+"""The progress bar on a terminal's stderr, and stopping at Ctrl-C.
+
+Python runs signal handlers in the main thread only, while chunks are worked on in others: those
+learn at their next report of progress that it is over. That is why a bar exists even where none is
+shown.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from contextlib import ExitStack
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from stratalog.cli.output import is_terminal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+    from stratalog.clean.engine import Progress
+
+_PHASES = {
+    "copy": "copying",
+    "index": "indexing keys",
+    "rewrite": "rewriting",
+    "swap": "putting in place",
+    "count": "counting",
+    "verify": "checking",
+    "compare": "comparing",
+}
+
+
+class ProgressBar:
+    """Receives progress; `stop` ends the work at the next report, in whatever thread.
+
+    Stateful: `_lock` guards the bar's task. Spark reports from a thread that works on nothing, so
+    there `raises` is False and the interrupt reaches the main thread alone.
+    """
+
+    def __init__(self, *, raises: bool = True):
+        self._raises = raises
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._stack = ExitStack()
+        self._bar: RichProgress | None = None
+        self._task: TaskID | None = None
+        self._phase = ""
+        self._before: Any = None
+
+    def __enter__(self) -> ProgressBar:
+        if is_terminal():
+            self._bar = self._stack.enter_context(_rich_bar())
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._on_interrupt)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+        self._stack.close()
+
+    def __call__(self, progress: Progress) -> None:
+        if self._stopped.is_set() and self._raises:
+            raise KeyboardInterrupt
+        if self._bar is None:
+            return
+        with self._lock:
+            if self._task is None or progress.phase != self._phase:
+                if self._task is not None:
+                    self._bar.remove_task(self._task)
+                self._phase = progress.phase
+                self._task = self._bar.add_task(_PHASES.get(progress.phase, progress.phase))
+            self._bar.update(
+                self._task, completed=progress.done_bytes, total=progress.total_bytes or None
+            )
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._stopped.set()
+        raise KeyboardInterrupt
+
+
+def _rich_bar() -> RichProgress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    # rich knows NO_COLOR and terminals that cannot move their cursor.
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        DownloadColumn(binary_units=True),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
