@@ -65,9 +65,9 @@ def linked_run(log: BenchLog, scratch: str) -> Iterator[BenchLog]:
         shutil.rmtree(os.path.dirname(directory))
 
 
-def clean_once(engine: Engine, log: BenchLog, **settings: int) -> Run:
+def clean_once(engine: Engine, log: BenchLog) -> Run:
     """Clean the log, fsync included, without putting the result in place; checks the outcome."""
-    job = log.job(**settings)
+    job = log.job()
     phases = Phases()
     start, start_cpu = time.perf_counter(), time.process_time()
     (outcome,) = engine.clean([job], writes=True, on_progress=phases)

@@ -23,7 +23,8 @@ _CHUNK_BYTES = 4 << 20
 
 
 class TimedFileSystem:
-    """The local disk; `spent` adds up seconds of `read`, `write` and `fsync` over all threads.
+    """The local disk; `spent` adds up seconds of `read`, `write` and `fsync` over all threads,
+    `read_bytes` what was read.
 
     With `skips_fsync` nothing is made durable, to see what that would save.
     """
@@ -32,6 +33,7 @@ class TimedFileSystem:
         self._inner = LocalFileSystem()
         self._lock = threading.Lock()
         self.spent: defaultdict[str, float] = defaultdict(float)
+        self.read_bytes = 0
         self.skips_fsync = skips_fsync
 
     def open(self, path: str, mode: OpenMode) -> Any:
@@ -41,11 +43,13 @@ class TimedFileSystem:
         return getattr(self._inner, name)
 
     def timed(self, what: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Call, and count the seconds as `what`."""
         start = time.perf_counter()
         result = call(*arguments)
         seconds = time.perf_counter() - start
         with self._lock:
             self.spent[what] += seconds
+            self.read_bytes += result if what == "read" else 0
         return result
 
 

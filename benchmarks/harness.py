@@ -95,7 +95,7 @@ def scratch_directory() -> Iterator[str]:
         yield directory
 
 
-def _terminated(number: int, frame: FrameType | None) -> None:
+def _terminated(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 

@@ -27,25 +27,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+from log_files import FIRST_TIMESTAMP_MS, Block, LogWriter
 
-from stratalog.base.filesystem import LocalFileSystem
 from stratalog.clean.job import CleaningJob, CleanSpec, SourceSegment
-from stratalog.log.snapshots import write_snapshot
 from stratalog.record import layout
 from stratalog.record.builder import NewRecord, build_batch
 from stratalog.record.checksum import crc32c
 from stratalog.record.codec import Codec, compress
 from stratalog.record.varint import size_of_varint
-from stratalog.segment import index_builder
-from stratalog.segment.names import INDEX_KINDS, FileKind
+from stratalog.segment.names import FileKind
 from stratalog.segment.segment import segment_path
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
 
 KEY_BYTES = 16
-FIRST_TIMESTAMP_MS = 1_700_000_000_000
 NOW_MS = 1_800_000_000_000
+DEFAULT_MEMORY_BYTES = CleanSpec(now_ms=NOW_MS).memory_bytes
 
 _FIELD_BYTES = 64
 _RANDOM_BYTES = {100: 50, 1024: 495}
@@ -93,11 +91,10 @@ class BenchLog:
     @property
     def log_paths(self) -> list[str]:
         """The `.log` files, in order, without the empty active one."""
-        return [self.path_of(segment.base_offset, FileKind.LOG) for segment in self.segments]
-
-    def path_of(self, base_offset: int, kind: FileKind) -> str:
-        """A segment's file."""
-        return segment_path(self.directory, base_offset, kind)
+        return [
+            segment_path(self.directory, segment.base_offset, FileKind.LOG)
+            for segment in self.segments
+        ]
 
     def linked(self, directory: str) -> BenchLog:
         """The same log in another directory, by hard links: cleaning changes no file in place."""
@@ -108,11 +105,13 @@ class BenchLog:
                 os.link(source, os.path.join(directory, name))
         return replace(self, directory=directory)
 
-    def job(self, **settings: int) -> CleaningJob:
+    def job(self, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> CleaningJob:
         """A round over all of it, nothing of which was cleaned before."""
-        segment_bytes = self.shape.segment_bytes
         spec = CleanSpec(
-            now_ms=NOW_MS, segment_bytes=segment_bytes, hash_secret=(1, 2), **settings
+            now_ms=NOW_MS,
+            segment_bytes=self.shape.segment_bytes,
+            memory_bytes=memory_bytes,
+            hash_secret=(1, 2),
         )
         return CleaningJob("bench-0", self.directory, spec, self.segments, 0, self.records)
 
@@ -129,11 +128,11 @@ def generate(directory: str, shape: LogShape, threads: int | None = None) -> Ben
     keys = np.frombuffer(rng.bytes(key_count * KEY_BYTES), f"V{KEY_BYTES}")
     is_used = np.zeros(key_count, np.bool_)
 
-    def make(first_batch: int) -> _Block:
+    def make(first_batch: int) -> Block:
         count = min(_BLOCK_BATCHES, batches - first_batch)
         return _make_block(template, shape, keys, is_used, first_batch, count)
 
-    writer = _Writer(directory, shape, template.records)
+    writer = LogWriter(directory, shape.segment_bytes, template.records)
     for block in _in_order(make, range(0, batches, _BLOCK_BATCHES), threads or os.cpu_count() or 1):
         writer.write(block)
     segments = writer.finish(records)
@@ -160,15 +159,6 @@ def value_ratios(value_bytes: int, batch_bytes: int = 16 << 10) -> tuple[float, 
 
 
 # ---------------------------------------------------------------- batches
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Batches one after another: their bytes, each one's size, the number of the first."""
-
-    data: memoryview
-    sizes: Int64s
-    first_batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +238,7 @@ def _make_block(
     is_used: npt.NDArray[np.bool_],
     first_batch: int,
     count: int,
-) -> _Block:
+) -> Block:
     rng = np.random.Generator(np.random.SFC64([shape.seed, 1 + first_batch]))
     rows = np.empty((count, len(template.batch)), np.uint8)
     rows[:] = template.batch
@@ -275,11 +265,11 @@ def _make_block(
     if shape.codec is not Codec.NONE:
         packed = [_packed(row, shape.codec) for row in rows]
         sizes = np.array([len(batch) for batch in packed], np.int64)
-        return _Block(memoryview(b"".join(packed)), sizes, first_batch)
+        return Block(memoryview(b"".join(packed)), sizes, first_batch)
     checksums = np.array([crc32c(row[layout.ATTRIBUTES :]) for row in rows], ">u4")
     rows[:, layout.CRC : layout.ATTRIBUTES] = checksums.view(np.uint8).reshape(count, 4)
     sizes = np.full(count, rows.shape[1], np.int64)
-    return _Block(memoryview(rows.reshape(-1)), sizes, first_batch)
+    return Block(memoryview(rows.reshape(-1)), sizes, first_batch)
 
 
 def _put_int64(rows: Bytes, position: int, values: Int64s) -> None:
@@ -298,102 +288,13 @@ def _packed(row: Bytes, codec: Codec) -> bytes:
     return bytes(head[: layout.ATTRIBUTES]) + covered
 
 
-def _in_order(
-    make: Callable[[int], _Block], firsts: range, threads: int
-) -> Iterator[_Block]:
+def _in_order(make: Callable[[int], Block], firsts: range, threads: int) -> Iterator[Block]:
     """The blocks in order, made on `threads` threads, a few ahead."""
     with ThreadPoolExecutor(threads) as pool:
-        waiting: deque[Future[_Block]] = deque()
+        waiting: deque[Future[Block]] = deque()
         for first in firsts:
             waiting.append(pool.submit(make, first))
             if len(waiting) > threads + 1:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-
-
-# ---------------------------------------------------------------- files
-
-
-class _Writer:
-    """Cuts the batches into segments and keeps their indexes."""
-
-    def __init__(self, directory: str, shape: LogShape, records: int):
-        self._directory = directory
-        self._shape = shape
-        self._records = records
-        self._filesystem = LocalFileSystem()
-        self._segments: list[SourceSegment] = []
-        self._base_offset = -1
-        self._size = 0
-
-    def write(self, block: _Block) -> None:
-        ends = np.cumsum(block.sizes)
-        row = done = 0
-        while row < len(ends):
-            room = self._shape.segment_bytes - self._size
-            fitting = int(np.searchsorted(ends, done + room, side="right"))
-            if self._base_offset < 0 or fitting == row:
-                self._close((block.first_batch + row) * self._records)
-                self._open((block.first_batch + row) * self._records)
-                continue
-            end = int(ends[fitting - 1])
-            self._log.write(block.data[done:end])
-            numbers = np.arange(block.first_batch + row, block.first_batch + fitting)
-            last_offsets = (numbers + 1) * self._records - 1
-            sizes = block.sizes[row:fitting]
-            positions = self._size + ends[row:fitting] - sizes - done
-            timestamps = last_offsets + FIRST_TIMESTAMP_MS
-            self._index, entries = index_builder.extend(
-                self._index, positions, sizes, last_offsets, timestamps
-            )
-            self._entries.append(entries)
-            self._size += end - done
-            row, done = fitting, end
-
-    def finish(self, end_offset: int) -> tuple[SourceSegment, ...]:
-        """Close the last segment, add the empty active one, fsync; the segments before that."""
-        self._close(end_offset)
-        for kind in (FileKind.LOG, *INDEX_KINDS[:2]):
-            self._store(end_offset, kind, b"")
-        # Where the log's producers are looked up, so that opening it does not read it all.
-        write_snapshot(self._filesystem, self._directory, end_offset, {})
-        self._filesystem.fsync_directory(self._directory)
-        return tuple(self._segments)
-
-    def _open(self, base_offset: int) -> None:
-        self._base_offset, self._size = base_offset, 0
-        self._index = index_builder.IndexState(base_offset)
-        self._entries: list[index_builder.IndexEntries] = []
-        self._log = open(segment_path(self._directory, base_offset, FileKind.LOG), "wb")
-
-    def _close(self, next_offset: int) -> None:
-        if self._base_offset < 0:
-            return
-        self._log.flush()
-        os.fsync(self._log.fileno())
-        self._log.close()
-        self._index, entries = index_builder.finish(self._index)
-        encoded = [part.encode(self._base_offset) for part in [*self._entries, entries]]
-        offsets, times = (b"".join(parts) for parts in zip(*encoded, strict=True))
-        self._store(self._base_offset, FileKind.OFFSET_INDEX, offsets)
-        self._store(self._base_offset, FileKind.TIME_INDEX, times)
-        modified_ms = FIRST_TIMESTAMP_MS + next_offset
-        path = segment_path(self._directory, self._base_offset, FileKind.LOG)
-        self._filesystem.set_modified(path, modified_ms)
-        self._segments.append(
-            SourceSegment(
-                self._base_offset,
-                next_offset,
-                self._size,
-                len(offsets),
-                len(times),
-                modified_ms,
-            )
-        )
-
-    def _store(self, base_offset: int, kind: FileKind, content: bytes) -> None:
-        with open(segment_path(self._directory, base_offset, kind), "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())

@@ -11,7 +11,6 @@ import hashlib
 import os
 import platform
 import statistics
-import sys
 import time
 from importlib import metadata
 
@@ -47,9 +46,10 @@ class Yardstick:
     def describe(self) -> str:
         """One line for the end of a report."""
         note = ", scaled up from less" if self._size_bytes < _WHOLE_BYTES else ""
+        spread = f"{min(self._taken):.2f} to {max(self._taken):.2f}"
         return (
             f"yardstick: md5 of 1 GiB on one thread takes {self.seconds:.2f} s "
-            f"(median of {len(self._taken)}, {min(self._taken):.2f} to {max(self._taken):.2f}{note})"
+            f"(median of {len(self._taken)}, {spread}{note})"
         )
 
 
@@ -57,11 +57,12 @@ def machine() -> list[str]:
     """Lines that describe this machine and the versions that matter."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    system = f"{platform.system()} {platform.release()}"
+    versions = [f"Python {platform.python_version()}", f"stratalog {_stratalog_version()}"]
+    versions += filter(None, map(_version, _PACKAGES))
     lines = [
-        f"machine: {_processor()}, {cores} cores, {memory_gib:.0f} GiB, "
-        f"{platform.system()} {platform.release()}",
-        f"Python {platform.python_version()} ({sys.implementation.name}), stratalog "
-        f"{_stratalog_version()}, " + ", ".join(filter(None, map(_version, _PACKAGES))),
+        f"machine: {_processor()}, {cores} cores, {memory_gib:.0f} GiB, {system}",
+        ", ".join(versions),
     ]
     load = os.getloadavg()[0]
     if load > 0.5:

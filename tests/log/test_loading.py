@@ -15,7 +15,8 @@ from stratalog.log.partition_log import PartitionLog
 from stratalog.record.builder import build_batch
 from stratalog.record.control import ControlType
 from stratalog.segment.names import FileKind, FileState, file_name, part_name
-from tests.log.helpers import FailingFileSystem, contents, open_log, records, sent
+from stratalog.segment.segment import TimestampOffset
+from tests.log.helpers import NOW, FailingFileSystem, contents, open_log, records, sent
 
 
 def written(directory: Path, *, close: bool = True) -> PartitionLog:
@@ -141,6 +142,27 @@ def test_index_files_are_rebuilt(tmp_path: Path, kind: str, damage: str) -> None
 
 
 @pytest.mark.requirement("RCV-4")
+def test_a_transaction_index_is_rebuilt_although_the_data_is_gone(tmp_path: Path) -> None:
+    """The transaction began in a segment that retention removed: the snapshot remembers."""
+    directory = tmp_path / "t-0"
+    log = open_log(directory)
+    log.append_records(records(4))
+    log.append(sent(1, 0, transactional=True))
+    log.roll()
+    log.append_records(records(1))
+    log.append_marker(ControlType.ABORT, producer_id=1, producer_epoch=0)
+    log.roll()
+    log.close()
+    for path in directory.glob(f"{0:020d}.*"):
+        path.unlink()
+    (damaged,) = directory.glob("*.txnindex")
+    good = damaged.read_bytes()
+    damaged.write_bytes(b"?")
+    open_log(directory).close()
+    assert damaged.read_bytes() == good
+
+
+@pytest.mark.requirement("RCV-4")
 def test_without_leave_to_write_indexes_are_rebuilt_in_memory(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     written(directory)
@@ -196,6 +218,24 @@ def test_a_torn_end_is_an_error_unless_it_may_be_cut_off(tmp_path: Path) -> None
         again = open_log(directory, create=False)
         assert offsets_of(again) == [*(o for o in ALL if o < end), end]
         again.close()
+
+
+@pytest.mark.requirement("RCV-4")
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_time_index_that_goes_past_the_log_is_made_anew(tmp_path: Path, batches: int) -> None:
+    """A clean close wrote the last entry; then the file was cut off at the end of a batch."""
+    directory = tmp_path / "t-0"
+    log = open_log(directory)
+    log.append_records(records(2))
+    log.append_records(records(2, timestamp=NOW + 10))
+    log.close()
+    for path in directory.glob("*.snapshot"):
+        path.unlink()
+    os.truncate(last_log(directory), last_log(directory).stat().st_size // 2 * batches)
+    log = open_log(directory)
+    log.append_records(records(1, timestamp=NOW + 100))
+    assert log.offset_for_timestamp(NOW + 50) == TimestampOffset(NOW + 100, 2 * batches)
+    assert log.offset_of_max_timestamp() == TimestampOffset(NOW + 100, 2 * batches)
 
 
 @pytest.mark.requirement("RCV-1")

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,8 @@ from stratalog.record.builder import NewRecord, build_batch
 from stratalog.record.codec import Codec
 from stratalog.record.control import ControlType
 from stratalog.record.layout import TimestampType
+from stratalog.segment import time_index
+from stratalog.segment.names import FileKind, file_name
 from stratalog.segment.segment import TimestampOffset
 from tests.log.helpers import NOW, FailingFileSystem, contents, open_log, records, sent
 
@@ -325,21 +328,26 @@ def test_offsets_by_time(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("LOG-12")
 def test_a_view_keeps_what_it_saw(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "t-0", segment_bytes=300)
-    for _ in range(5):
-        log.append_records(records(2))
+    directory = tmp_path / "t-0"
+    log = open_log(directory, segment_bytes=300)
+    for i in range(5):
+        log.append_records(records(2, timestamp=NOW + i))
     view = log.view
-    expected = [bytes(batch.data) for batch in view.read_batches(0)]
     for _ in range(5):
         log.append_records(records(2))
     gone = [segment.base_offset for segment in log.segments.sealed]
+    assert len(gone) > 3
     log.replace_segments(gone)
-    for name in os.listdir(tmp_path / "t-0"):
-        if int(name[:20]) in gone if name[0] == "0" else False:
-            os.unlink(tmp_path / "t-0" / name)
+    # Whoever swaps puts other files under the same names: an index that leads past the first batch.
+    misleading = time_index.encode(0, np.array([NOW + 1, NOW + 2]), np.array([3, 3]))
+    for path in directory.glob("*"):
+        if path.name[:20].isdigit() and int(path.name[:20]) in gone:
+            path.unlink()
+    (directory / file_name(0, FileKind.OFFSET_INDEX)).write_bytes(b"")
+    (directory / file_name(0, FileKind.TIME_INDEX)).write_bytes(misleading)
     log.close()
-    assert [bytes(batch.data) for batch in view.read_batches(0)] == expected
-    assert view.offset_for_timestamp(0) == TimestampOffset(NOW, 0)
+    assert [record.offset for record in view.read_records(0)] == list(range(10))
+    assert view.offset_for_timestamp(NOW + 1) == TimestampOffset(NOW + 1, 1)
     assert [batch.header.base_offset for batch in view.read_batches(7)] == [6, 8]
 
 
@@ -506,6 +514,22 @@ def test_a_failed_append_leaves_nothing_that_counts(tmp_path: Path) -> None:
         if not failed:
             break
     assert script > 5
+
+
+def test_a_roll_that_fails_leaves_no_segment(tmp_path: Path) -> None:
+    """Otherwise the old segment would grow past the base offset of an empty new one."""
+    disk = FailingFileSystem()
+    log = open_log(tmp_path / "t-0", filesystem=disk)
+    log.append_records(records(2))
+    before = contents(tmp_path / "t-0")
+    disk.fail = lambda action, path: action == "pwrite" and path.endswith("0.timeindex")
+    with pytest.raises(StorageIOError, match="on purpose"):
+        log.roll()
+    assert set(contents(tmp_path / "t-0")) == set(before)
+    disk.fail = lambda _action, _path: False
+    log.append_records(records(2))
+    del log
+    assert offsets_of(open_log(tmp_path / "t-0")) == [0, 1, 2, 3]
 
 
 def test_an_abort_that_fails_leaves_no_entry(tmp_path: Path) -> None:

@@ -31,9 +31,9 @@ from stratalog.clean.index import hash_keys, legacy_batch
 from stratalog.clean.job import CleanSpec
 from stratalog.clean.offset_map import Hashes
 from stratalog.record import layout
-from stratalog.record.kernel import arrays, compile
+from stratalog.record.kernel import arrays
 from stratalog.record.kernel.arrays import BAD_DELTA, BAD_KEY, BAD_RECORD, BAD_VALUE, OK
-from stratalog.record.kernel.compile import kernel
+from stratalog.record.kernel.compile import CACHE_DIRECTORY, JIT, kernel
 from stratalog.record.kernel.primitives import BAD_VARINT, read_varint, siphash128
 from stratalog.record.values import Record
 from stratalog.segment.names import FileKind
@@ -246,8 +246,8 @@ def ensure_warm(announce: Callable[[str], None]) -> bool:
     `announce` gets one line before that. Call it after `record.kernel.warmup.ensure_warm`.
     """
     digest = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
-    marker = compile.CACHE_DIRECTORY / f"columns-{digest}"
-    if not compile.JIT or marker.exists():
+    marker = CACHE_DIRECTORY / f"columns-{digest}"
+    if not JIT or marker.exists():
         return False
     announce("compiling one more kernel, once on this machine (a few seconds) ...")
     raw = np.zeros(1, np.uint8)

@@ -119,6 +119,8 @@ def why_nothing(
     end = state.segments[-1].base_offset
     if partition.size_bytes == 0:
         return "the log is empty"
+    if end == state.segments[0].base_offset:
+        return "all of it lies in the active segment, which stays as it is"
     if cleanable.first_dirty >= state.log_end_offset:
         return f"everything up to its end, offset {state.log_end_offset}, was cleaned before"
     if cleanable.first_dirty >= end:
@@ -136,6 +138,4 @@ def why_nothing(
             f"the segment at {cleanable.limit_offset} has records younger than "
             f"min.compaction.lag.ms = {min_compaction_lag_ms}"
         )
-    if end == state.segments[0].base_offset:
-        return "all of it lies in the active segment, which stays as it is"
     return f"there are no records from offset {cleanable.first_dirty} up to {end}"

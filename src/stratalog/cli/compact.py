@@ -8,6 +8,7 @@ import click
 
 from stratalog.cli import engines
 from stratalog.cli.options import (
+    DIRECTORY,
     JSON,
     clock_of,
     config_option,
@@ -32,7 +33,7 @@ _REASONS = {
 
 
 @click.command(short_help="Keep the last record of each key.")
-@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=click.Path(True, False))
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=DIRECTORY)
 @click.option("--dry-run", is_flag=True, help="Change nothing; say what would be dropped, and why.")
 @click.option("--in-place", is_flag=True, help="Replace the segments in DIR.")
 @click.option(
@@ -82,7 +83,8 @@ def compact(
     if output != JSON:
         print_note(f"engine: {choice}")
 
-    from stratalog.admin.compaction import CompactionOptions, compact as run
+    from stratalog.admin.compaction import CompactionOptions
+    from stratalog.admin.compaction import compact as run
     from stratalog.admin.report import Mode
     from stratalog.base.filesystem import LocalFileSystem
 
@@ -119,8 +121,11 @@ def render(report: CompactionReport) -> str:
         heads = ["partition", "offsets", "segments", "records", "size"]
         heads += [_REASONS[name] for name in dropped]
         rows = [
-            [item.partition, change(str(item.first_dirty), str(item.end_offset))]
-            + _cells(item.counts, dropped)
+            [
+                item.partition,
+                change(str(item.first_dirty), str(item.end_offset)),
+                *_cells(item.counts, dropped),
+            ]
             for item in cleaned
         ]
         if len(cleaned) > 1:
@@ -158,7 +163,7 @@ def _summary(report: CompactionReport, cleaned: int) -> str:
         return "Nothing was cleaned." if report.out is None else f"Copied to {report.out}."
     saved = report.totals.bytes_before - report.totals.bytes_after
     share = saved / report.totals.bytes_before if report.totals.bytes_before else 0.0
-    speed = f"{report.seconds:.1f} s, {report.megabytes_per_second:.0f} MB/s"
+    speed = f"{report.seconds:.1f} s, {report.megabytes_per_second:.3g} MB/s"
     match report.mode:
         case Mode.DRY_RUN:
             where = "A dry run: nothing was changed. Cleaning would save"

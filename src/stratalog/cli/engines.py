@@ -67,7 +67,7 @@ def warm_kernels(*, columns: bool = False) -> bool:
 
 @contextmanager
 def starter(choice: EngineChoice, filesystem: FileSystem) -> Iterator[Callable[[], Engine]]:
-    """What starts the engine when it is called; a Spark session that it made ends with the block."""
+    """What starts the engine when it is called; a Spark session that it began ends here, too."""
     sessions = []
 
     def start() -> Engine:

@@ -17,6 +17,7 @@ from stratalog.cli.options import (
     settings_of,
 )
 from stratalog.cli.output import print_json
+from stratalog.cli.progress import ProgressBar
 from stratalog.cli.tables import size, table
 
 if TYPE_CHECKING:
@@ -32,9 +33,9 @@ _SUFFIXES = re.compile(r"(\.(csv|jsonl|ndjson))?(\.gz)?$")
 @click.option(
     "--key", required=True, metavar="COL[,COL]", help="The column, or columns, of the key."
 )
-@click.option("--key-separator", default="|", show_default=True, help="Between several key columns.")
+@click.option("--key-separator", default="|", show_default=True, help="Between key columns.")
 @click.option("--value", metavar="COL", help="The column of the value. [default: the row as JSON]")
-@click.option("--timestamp", metavar="COL", help="Column of ms or ISO 8601. [default: the time now]")
+@click.option("--timestamp", metavar="COL", help="Column of ms or ISO 8601. [default: now]")
 @click.option(
     "--tombstone-when",
     metavar="CONDITION",
@@ -96,18 +97,14 @@ def import_(
         batch_records,
         append,
     )
-    with _row_counter() as on_rows:
+    with ProgressBar() as bar:
         report = import_file(
-            file, directory, options, settings, LocalFileSystem(), clock_of(now_ms), on_rows
+            file, directory, options, settings, LocalFileSystem(), clock_of(now_ms), bar.count_rows
         )
     if output == JSON:
         print_json(report.as_json())
     else:
         click.echo(render(report))
-
-
-def _row_counter() -> None:
-    raise NotImplementedError
 
 
 def render(report: ImportReport) -> str:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 TEXT, JSON = "text", "json"
+DIRECTORY = click.Path(exists=True, file_okay=False)
 
 
 def format_option(command: Command) -> Command:
@@ -53,9 +54,7 @@ def now_option(command: Command) -> Command:
     )(command)
 
 
-def settings_of(
-    config: tuple[str, ...], defaults: Mapping[str, Value] | None = None
-) -> Settings:
+def settings_of(config: tuple[str, ...], defaults: Mapping[str, Value] | None = None) -> Settings:
     """Checked settings. Raises `click.BadParameter` with the reason."""
     from stratalog.config.settings import parse_pairs, resolve
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import click
@@ -14,8 +15,7 @@ from stratalog.base.errors import CorruptionError
 
 def wants_json(arguments: Sequence[str]) -> bool:
     """Whether the arguments ask for JSON; needed where they could not be parsed."""
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    return any(one == "--format=json" or (one, two) == ("--format", "json") for one, two in pairs)
+    return "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
 
 
 def print_json(content: Any) -> None:

@@ -81,7 +81,17 @@ class ProgressBar:
                 self._task, completed=progress.done_bytes, total=progress.total_bytes or None
             )
 
-    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+    def count_rows(self, rows: int) -> None:
+        """Show how many rows were read; how many there are, nobody knows before the end."""
+        if self._stopped.is_set():
+            raise KeyboardInterrupt
+        if self._bar is not None:
+            with self._lock:
+                if self._task is None:
+                    self._task = self._bar.add_task("", total=None)
+                self._bar.update(self._task, description=f"{rows:,} rows")
+
+    def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
         self._stopped.set()
         raise KeyboardInterrupt
 

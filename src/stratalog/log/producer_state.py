@@ -228,16 +228,8 @@ def last_stable_offset(state: ProducerState, log_end_offset: int) -> int:
 
 
 def aborted_entry(state: ProducerState, completed: CompletedTxn) -> AbortedTxn:
-    """The `.txnindex` entry of an aborted transaction, given the state at its marker (LOG-1).
-
-    Its last stable offset is that of the log once this transaction is out of the way.
-    """
-    others = (
-        first
-        for first, producer_id in state.open_transactions.items()
-        if producer_id != completed.producer_id
-    )
-    stable = min(others, default=completed.last_offset + 1)
+    """The `.txnindex` entry of an aborted transaction, given the state after its marker (LOG-1)."""
+    stable = last_stable_offset(state, completed.last_offset + 1)
     return AbortedTxn(completed.producer_id, completed.first_offset, completed.last_offset, stable)
 
 

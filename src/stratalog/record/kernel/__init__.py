@@ -11,6 +11,8 @@ scalars, writes into arrays that its caller owns, and returns counts. Errors are
     offset_map.py  the map key hash -> last offset: insert, probe, partition by hash
     retain.py    which batches and records stay, and why not; the bytes of the records that stay
     rewrite.py   the bytes of the cleaned chunk
+    frames.py    lz4 and zstd payloads of many batches, decompressed and compressed in one call
+    native_call.py  calls of C functions by address, which `frames.py` is given
 
 Invariants
 - K1  With NUMBA_DISABLE_JIT=1 the same functions run as plain Python and give the same results.

@@ -6,7 +6,8 @@ nearly every writer makes are worked on here. At any other one, and at anything 
 stops at that row: the caller asks `record/codec`, whose word is final, and goes on with the next.
 
 Invariants
-- F1  What a kernel accepts, `record/codec` accepts too, and the bytes are the same.
+- F1  What a kernel accepts, `record/codec` accepts too, and the bytes are the same: the registry
+      is the naive twin of these kernels (K3).
 - F2  Nothing is read outside a payload's bounds, nothing written outside the target.
 """
 
@@ -43,8 +44,6 @@ _ZSTD_RLE, _ZSTD_COMPRESSED = 1, 2
 _ZSTD_TOO_SMALL = -70
 _ZSTD_OVERHEAD_BYTES = 128
 """Above a 256th of the content: ZSTD_COMPRESSBOUND adds 64 bytes at most."""
-
-_UNBOUNDED = 1 << 62
 
 
 @kernel
@@ -138,31 +137,37 @@ def _unpack_zstd(
     used: int,
     room: int,
 ) -> Any:
-    """Bytes written to `plain` at `used`, at most `room`; or why not. Single frames only."""
-    window = _zstd_window(raw, start, end)
-    if window == 0:
+    """Bytes written to `plain` at `used`, at most `room`; or why not.
+
+    Only single frames with at most one compressed block: larger content gains little here, and only
+    so it is certain that no block was longer than allowed, and that nothing past the window was
+    referred to. A decoder in pieces (the registry's, Kafka's) refuses that; this C function does
+    not.
+    """
+    most_bytes = _zstd_most_bytes(raw, start, end)
+    if most_bytes < 0:
         return np.int64(NOT_HERE)
     size = call_zstd(function, context, plain, used, room, raw, start, end - start)
     if size == _ZSTD_TOO_SMALL:
         return np.int64(NO_ROOM)
-    # Past its window a damaged frame may refer to bytes that a decoder in pieces has let go of.
-    return size if 0 <= size <= window else np.int64(NOT_HERE)
+    return size if 0 <= size <= most_bytes else np.int64(NOT_HERE)
 
 
 @inlined
-def _zstd_window(raw: Any, start: int, end: int) -> Any:
-    """The window, in bytes, of the one frame that `raw[start:end]` is; 0 if it is not just that."""
-    nothing = np.int64(0)
+def _zstd_most_bytes(raw: Any, start: int, end: int) -> Any:
+    """The most that the one frame in `raw[start:end]` may hold; NOT_HERE if it is not just that."""
+    refused = np.int64(NOT_HERE)
     if end - start < 6 or load_u32(raw, start) != _ZSTD_MAGIC:
-        return nothing
+        return refused
     descriptor = np.int64(raw[start + 4])
-    at: Any = start + 5
     if descriptor & _ZSTD_DICTIONARY != 0:
-        return nothing
+        return refused
+    at: Any = start + 5
     size_kind = descriptor >> 6
     at += (1 << size_kind) if size_kind > 0 else 0
+    window = np.int64(_ZSTD_MAX_WINDOW_BYTES)
     if descriptor & _ZSTD_SINGLE_SEGMENT != 0:
-        window = np.int64(_UNBOUNDED)
+        # The window is the content; the library holds it against the size that the frame states.
         at += 1 if size_kind == 0 else 0
     else:
         exponent = np.int64(raw[start + 5])
@@ -170,20 +175,29 @@ def _zstd_window(raw: Any, start: int, end: int) -> Any:
         window += (window >> 3) * (exponent & 7)
         at += 1
         if window > _ZSTD_MAX_WINDOW_BYTES:
-            return nothing
+            return refused
+    most_block_bytes = min(window, _ZSTD_MAX_BLOCK_BYTES)
+    most_bytes = np.int64(0)
+    compressed_blocks = 0
     is_last = False
     while not is_last:
         if end - at < 3:
-            return nothing
+            return refused
         block = _little_endian(raw, at, 3)
         is_last = block & 1 != 0
         kind = (block >> 1) & 3
         size = block >> 3
-        if kind > _ZSTD_COMPRESSED or size > _ZSTD_MAX_BLOCK_BYTES:
-            return nothing
+        if kind > _ZSTD_COMPRESSED or size > most_block_bytes:
+            return refused
         at += 3 + (1 if kind == _ZSTD_RLE else size)
+        if kind == _ZSTD_COMPRESSED:
+            compressed_blocks += 1
+            size = most_block_bytes
+        most_bytes += size
     at += 4 if descriptor & _ZSTD_CHECKSUM != 0 else 0
-    return window if at == end else nothing
+    if at != end or compressed_blocks > 1:
+        return refused
+    return min(most_bytes, window)
 
 
 @kernel

@@ -52,6 +52,8 @@ GROWTH_PER_RECORD = 14
 _TIMESTAMP_TYPE_MASK = 0x08
 _CONTROL_MASK = 0x20
 _HORIZON_MASK = 0x40
+_EMPTY_MASK = 0x08 | 0x10 | 0x20
+"""Attributes that an emptied batch keeps; `rewrite` clears the others."""
 _ABORT, _COMMIT = 0, 1
 
 # Columns of the scratch rows for the records of one batch that stay.
@@ -181,8 +183,10 @@ def retain_records(
         if batch.discard == 1 or batch.count == 0:
             dropped[CONTROL if is_control else ABORTED] += batch.count
             batch.action = nothing_left
+            is_bare = (batch.attributes & ~_EMPTY_MASK) == 0 and batch.base_timestamp == -1
+            if batch.count == 0 and nothing_left == EMPTY and is_bare:
+                batch.action = COPY  # an earlier round has emptied it
             continue
-
         if batch.superseded == 1:
             dropped[SUPERSEDED] += batch.count
             batch.action = nothing_left

@@ -1,0 +1,231 @@
+"""`stratalog log dump|stats|verify`: look into logs without changing them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stratalog.cli.engines import warm_kernels
+from stratalog.cli.options import (
+    DIRECTORY,
+    JSON,
+    clock_of,
+    config_option,
+    format_option,
+    now_option,
+    settings_of,
+)
+from stratalog.cli.output import print_json, print_json_list
+from stratalog.cli.progress import ProgressBar
+from stratalog.cli.tables import facts, moment, size, table
+
+if TYPE_CHECKING:
+    from stratalog.admin.stats import PartitionStats
+    from stratalog.admin.verifying import VerifyReport
+
+PROBLEMS_FOUND = 1
+
+
+@click.group(short_help="Look into logs: dump, stats, verify.")
+def log() -> None:
+    """Look into logs; nothing is changed, and a running broker does not mind."""
+
+
+@log.command(short_help="Print batches and records.")
+@click.argument("path", metavar="DIR|FILE", type=click.Path(exists=True))
+@click.option("--records", is_flag=True, help="Also the records of each batch.")
+@click.option(
+    "--from", "start_offset", type=click.IntRange(min=0), default=0, help="Begin at this offset."
+)
+@click.option("--limit", type=click.IntRange(min=0), help="At most so many batches of each file.")
+@format_option
+def dump(path: str, records: bool, start_offset: int, limit: int | None, output: str) -> None:
+    """Print the batches of a partition or of one file: .log, .index, .timeindex, .txnindex or
+    .snapshot."""
+    from stratalog.admin.dump import DumpOptions
+    from stratalog.admin.dump import dump as rows_of
+    from stratalog.base.filesystem import LocalFileSystem
+
+    rows = rows_of(path, DumpOptions(records, start_offset, limit), LocalFileSystem())
+    if output == JSON:
+        failure = print_json_list({}, "rows", rows)
+        if failure is not None:
+            raise click.exceptions.Exit(1)
+        return
+    for row in rows:
+        click.echo(_line(row))
+
+
+def _line(row: dict[str, Any]) -> str:
+    """In the manner of kafka-dump-log: `name: value` pairs, records behind a bar."""
+    kind, rest = row["type"], {name: value for name, value in row.items() if name != "type"}
+    if kind == "file":
+        return f"{row['file']} ({size(row['size_bytes'])})"
+    pairs = " ".join(f"{name}: {_value(value)}" for name, value in rest.items())
+    return f"| {pairs}" if kind == "record" else pairs
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "-" if value is None else str(value)
+
+
+@log.command(short_help="Count what logs hold.")
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=DIRECTORY)
+@config_option
+@now_option
+@format_option
+def stats(
+    directories: tuple[str, ...], config: tuple[str, ...], now_ms: int | None, output: str
+) -> None:
+    """Count what logs hold: records, keys, tombstones, codecs, transactions, times."""
+    settings = settings_of(config)
+
+    from stratalog.admin.directories import find_partitions
+    from stratalog.admin.stats import partition_stats
+    from stratalog.base.filesystem import LocalFileSystem
+
+    filesystem = LocalFileSystem()
+    places = find_partitions(directories, filesystem)
+    warm_kernels(columns=True)
+    with ProgressBar() as bar:
+        found = [
+            partition_stats(place, settings, filesystem, clock_of(now_ms), bar) for place in places
+        ]
+    if output == JSON:
+        print_json({"partitions": [item.as_json() for item in found]})
+    elif len(found) == 1:
+        click.echo(_details(found[0]))
+    else:
+        click.echo(_overview(found))
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio:.1%}"
+
+
+def _count(number: int | None) -> str:
+    return "too many to tell" if number is None else f"{number:,}"
+
+
+def _details(found: PartitionStats) -> str:
+    codecs = ", ".join(f"{name} {count:,}" for name, count in found.codecs.items())
+    checkpoint = found.cleaner_checkpoint
+    pairs = [
+        ("partition", found.partition),
+        ("directory", found.directory),
+        ("segments", f"{found.segments:,}"),
+        ("log", size(found.log_bytes)),
+        ("indexes", size(found.index_bytes)),
+        ("offsets", f"{found.log_start_offset} to {found.log_end_offset}"),
+        ("last stable offset", str(found.last_stable_offset)),
+        ("cleaned up to", "never" if checkpoint is None else str(checkpoint)),
+        ("batches", f"{found.batches:,} ({codecs or 'none'})"),
+        ("records", f"{found.records:,}"),
+        ("keys", _count(found.keys)),
+        ("live", _percent(found.live_ratio)),
+        ("tombstones", f"{found.tombstones:,}"),
+        ("without a key", f"{found.keyless:,}"),
+        ("key and value bytes", f"{size(found.key_bytes)}, {size(found.value_bytes)}"),
+        ("oldest record", moment(found.oldest_timestamp)),
+        ("newest record", moment(found.newest_timestamp)),
+        ("transactions", f"{found.commits:,} committed, {found.aborts:,} aborted"),
+        ("aborted records", f"{found.aborted_records:,}"),
+        ("open transactions", "yes" if found.open_transactions else "no"),
+    ]
+    return facts(pairs)
+
+
+def _overview(found: list[PartitionStats]) -> str:
+    heads = [
+        "partition",
+        "segments",
+        "size",
+        "records",
+        "keys",
+        "live",
+        "tombstones",
+        "no key",
+        "newest record",
+    ]
+    rows = [
+        [
+            item.partition,
+            f"{item.segments:,}",
+            size(item.log_bytes),
+            f"{item.records:,}",
+            _count(item.keys),
+            _percent(item.live_ratio),
+            f"{item.tombstones:,}",
+            f"{item.keyless:,}",
+            moment(item.newest_timestamp),
+        ]
+        for item in found
+    ]
+    return table(heads, rows)
+
+
+@log.command(short_help="Check every byte; compare two directories.")
+@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=DIRECTORY)
+@click.option(
+    "--against",
+    metavar="DIR",
+    type=DIRECTORY,
+    help="Also check that the latest value of every key is the same there.",
+)
+@config_option
+@now_option
+@format_option
+@click.pass_context
+def verify(
+    context: click.Context,
+    directories: tuple[str, ...],
+    against: str | None,
+    config: tuple[str, ...],
+    now_ms: int | None,
+    output: str,
+) -> None:
+    """Check every batch, record, index and checkpoint. Exit code 1 if anything is wrong."""
+    settings = settings_of(config)
+
+    from stratalog.admin.verifying import verify as run
+    from stratalog.base.filesystem import LocalFileSystem
+
+    warm_kernels(columns=True)
+    with ProgressBar() as bar:
+        report = run(directories, against, settings, LocalFileSystem(), clock_of(now_ms), bar)
+    if output == JSON:
+        print_json(report.as_json())
+    else:
+        click.echo(_verdict(report))
+    context.exit(0 if report.is_ok else PROBLEMS_FOUND)
+
+
+def _verdict(report: VerifyReport) -> str:
+    lines = []
+    for check in report.partitions:
+        state = f"{len(check.problems):,} problems" if check.problems else "sound"
+        lines.append(
+            f"{check.partition}: {check.segments:,} segments, {check.batches:,} batches, "
+            f"{check.records:,} records, {size(check.log_bytes)}: {state}"
+        )
+    for problem in report.all_problems:
+        where = "" if problem.position is None else f"position {problem.position}: "
+        lines.append(f"  {problem.file}: {where}{problem.reason}")
+    for comparison in report.comparisons:
+        if comparison.different == 0:
+            lines.append(
+                f"{comparison.partition}: {comparison.keys:,} keys, all with the same latest value"
+            )
+            continue
+        lines.append(
+            f"{comparison.partition}: {comparison.different:,} of {comparison.keys:,} keys differ"
+        )
+        lines += [
+            f"  key {key.key}: offset {_value(key.offset)} here, {_value(key.other_offset)} there"
+            for key in comparison.differences
+        ]
+    lines += [f"{name}: only in one of the two directories" for name in report.missing]
+    return "\n".join(lines)

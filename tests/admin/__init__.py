@@ -1,0 +1,1 @@
+"""Tests of the operations that every face shares."""

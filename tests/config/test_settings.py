@@ -1,0 +1,229 @@
+"""The table of settings: values, rules, synonyms, sources, and the words of refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.base.errors import UsageError
+from stratalog.config.kinds import Kind
+from stratalog.config.settings import DEFAULT, parse_pairs, resolve, setting
+from stratalog.config.table import TABLE, WITHOUT_EFFECT
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.requirement("CFG-1")
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        ("segment.bytes", 1 << 30),
+        ("segment.ms", 7 * 24 * HOUR_MS),
+        ("segment.index.bytes", 10 << 20),
+        ("index.interval.bytes", 4096),
+        ("max.message.bytes", 1_048_588),
+        ("cleanup.policy", ("delete",)),
+        ("min.cleanable.dirty.ratio", 0.5),
+        ("min.compaction.lag.ms", 0),
+        ("max.compaction.lag.ms", (1 << 63) - 1),
+        ("delete.retention.ms", 24 * HOUR_MS),
+        ("message.timestamp.after.max.ms", HOUR_MS),
+        ("retention.ms", 168 * HOUR_MS),
+        ("retention.bytes", -1),
+        ("producer.id.expiration.ms", 24 * HOUR_MS),
+        ("log.cleaner.dedupe.buffer.size", 128 << 20),
+        ("log.cleaner.io.buffer.load.factor", 0.9),
+        ("tombstone.horizon", "batch"),
+        ("internal.segment.bytes", None),
+    ],
+)
+def test_defaults_are_kafkas(name: str, default: object) -> None:
+    settings = resolve({})
+    assert settings.values[name] == default
+    assert settings.sources[name] == DEFAULT
+    assert not settings.is_given(name)
+
+
+@pytest.mark.requirement("CFG-1", "CFG-2")
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("segment.bytes", "100", "Value must be at least 1048576"),
+        ("segment.bytes", "2147483648", "Not a number of type INT"),
+        ("segment.bytes", "1_048_576", "Not a number of type INT"),
+        ("segment.bytes", "", "Not a number of type INT"),
+        ("segment.bytes", "1e9", "Not a number of type INT"),
+        ("segment.ms", "0", "Value must be at least 1"),
+        ("segment.ms", "9" * 30, "Not a number of type LONG"),
+        ("log.roll.hours", "2562047788016", "Not a number of type LONG"),
+        ("min.cleanable.dirty.ratio", "1.01", "Value must be no more than 1"),
+        ("min.cleanable.dirty.ratio", "-0.1", "Value must be at least 0"),
+        ("min.cleanable.dirty.ratio", "nan", "Not a number of type DOUBLE"),
+        ("cleanup.policy", "compact,drop", "String must be one of: compact, delete"),
+        ("message.timestamp.type", "Now", "String must be one of: CreateTime, LogAppendTime"),
+        ("compaction.retain.null.key", "yes", "Expected value to be either true or false"),
+        ("compression.type", "lzma", "String must be one of: uncompressed, zstd, lz4"),
+        ("retention.ms", "-2", "Value must be at least -1"),
+        ("tombstone.horizon", "segment", "Not available yet"),
+        ("log.cleaner.dedupe.buffer.size", "23", "Too small for one key"),
+        ("log.cleaner.threads", "0", "Value must be at least 1"),
+    ],
+)
+def test_bad_values_are_refused_in_kafkas_words(name: str, text: str, reason: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        resolve({name: text})
+    assert str(refused.value).startswith(f"Invalid value {text} for configuration {name}: {reason}")
+
+
+@pytest.mark.requirement("CFG-1")
+@pytest.mark.parametrize(
+    ("given", "name", "value", "source"),
+    [
+        ({"log.segment.bytes": "2097152"}, "segment.bytes", 2 << 20, "log.segment.bytes"),
+        (
+            {"log.segment.bytes": "2097152", "segment.bytes": "4194304"},
+            "segment.bytes",
+            4 << 20,
+            "segment.bytes",
+        ),
+        ({"log.retention.hours": "2"}, "retention.ms", 2 * HOUR_MS, "log.retention.hours"),
+        (
+            {"log.retention.hours": "2", "log.retention.minutes": "30"},
+            "retention.ms",
+            HOUR_MS // 2,
+            "log.retention.minutes",
+        ),
+        (
+            {"log.retention.minutes": "30", "log.retention.ms": "5", "log.retention.hours": "2"},
+            "retention.ms",
+            5,
+            "log.retention.ms",
+        ),
+        ({"log.retention.hours": "-1"}, "retention.ms", -1, "log.retention.hours"),
+        ({"log.roll.hours": "3"}, "segment.ms", 3 * HOUR_MS, "log.roll.hours"),
+        ({"message.max.bytes": "7"}, "max.message.bytes", 7, "message.max.bytes"),
+        (
+            {"cleanup.policy": " compact , delete,compact"},
+            "cleanup.policy",
+            ("compact", "delete"),
+            "cleanup.policy",
+        ),
+        ({"cleanup.policy": ""}, "cleanup.policy", (), "cleanup.policy"),
+        (
+            {"compaction.retain.null.key": "TRUE"},
+            "compaction.retain.null.key",
+            True,
+            "compaction.retain.null.key",
+        ),
+    ],
+)
+def test_topic_name_wins_then_synonyms_in_order(
+    given: dict[str, str], name: str, value: object, source: str
+) -> None:
+    settings = resolve(given)
+    assert settings.values[name] == value
+    assert settings.sources[name] == source
+    assert settings.is_given(name)
+
+
+@pytest.mark.requirement("CFG-1")
+def test_a_value_that_another_name_overrules_is_checked_too() -> None:
+    with pytest.raises(UsageError, match=r"log\.segment\.bytes"):
+        resolve({"segment.bytes": "1048576", "log.segment.bytes": "5"})
+
+
+def test_internal_segment_bytes_has_no_minimum_and_wins() -> None:
+    given = {"segment.bytes": "1048576", "internal.segment.bytes": "65536"}
+    assert resolve(given).segment_bytes == 65_536
+    assert resolve({"segment.bytes": "1048576"}).segment_bytes == 1 << 20
+
+
+def test_defaults_of_a_command_lie_under_what_is_given() -> None:
+    defaults = {"cleanup.policy": ("compact",)}
+    assert resolve({}, defaults).is_compacted
+    assert not resolve({}, defaults).is_given("cleanup.policy")
+    assert not resolve({"cleanup.policy": "delete"}, defaults).is_compacted
+
+
+@pytest.mark.requirement("CFG-1")
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("segment.byte", "segment.bytes"),
+        ("delete.retention", "delete.retention.ms"),
+        ("log.cleaner.dedup.buffer.size", "log.cleaner.dedupe.buffer.size"),
+    ],
+)
+def test_unknown_names_are_refused_with_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"Unknown configuration {name}; did you mean .*{hint}"):
+        resolve({name: "1"})
+
+
+def test_a_name_like_no_other_is_refused_without_a_guess() -> None:
+    with pytest.raises(UsageError, match=r"^Unknown configuration xyzzy$"):
+        resolve({"xyzzy": "1"})
+
+
+def test_lags_that_exclude_each_other_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"min.compaction.lag.ms \(9\) > max.compaction.lag.ms"):
+        resolve({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"})
+
+
+@pytest.mark.requirement("CMP-5", "EX-2")
+@pytest.mark.parametrize(
+    ("given", "keys"),
+    [
+        ({}, None),
+        ({"log.cleaner.io.buffer.load.factor": "0.5"}, None),
+        ({"log.cleaner.dedupe.buffer.size": "134217728"}, 5_033_164),
+        ({"log.cleaner.dedupe.buffer.size": "134217728", "log.cleaner.threads": "2"}, 2_516_581),
+        ({"log.cleaner.dedupe.buffer.size": "2424"}, 90),
+        (
+            {
+                "log.cleaner.dedupe.buffer.size": "134217728",
+                "log.cleaner.io.buffer.load.factor": "1",
+            },
+            5_592_405,
+        ),
+        # More than 2 GiB a thread is ignored, as in Kafka.
+        (
+            {
+                "log.cleaner.dedupe.buffer.size": str(8 << 30),
+                "log.cleaner.io.buffer.load.factor": "1",
+            },
+            ((1 << 31) - 1) // 24,
+        ),
+    ],
+)
+def test_keys_of_a_round(given: dict[str, str], keys: int | None) -> None:
+    assert resolve(given).max_keys == keys
+
+
+def test_what_nothing_obeys_is_accepted_and_named() -> None:
+    settings = resolve({"min.insync.replicas": "2", "segment.ms": "5"})
+    assert settings.without_effect == ("min.insync.replicas",)
+    assert not WITHOUT_EFFECT & {row.name for row in TABLE}
+
+
+def test_every_row_says_what_it_does_and_each_name_is_there_once() -> None:
+    names = [name for row in TABLE for name in (row.name, *(s.name for s in row.synonyms))]
+    # compression.type is the one name that topics and brokers share.
+    assert len(names) == len(set(names))
+    for row in TABLE:
+        assert row.doc.endswith(".")
+        assert row.default is None or row.rule(row.default) is None
+        assert all(s.factor == 1 or row.kind is Kind.LONG for s in row.synonyms)
+    assert setting("segment.ms").effect.value == "when the next segment is begun"
+    with pytest.raises(UsageError):
+        setting("segment.bits")
+
+
+@pytest.mark.parametrize("pair", ["segment.ms", "=5", "", " = "])
+def test_pairs_of_another_form_are_refused(pair: str) -> None:
+    with pytest.raises(UsageError, match="NAME=VALUE"):
+        parse_pairs([pair])
+
+
+def test_pairs() -> None:
+    assert parse_pairs(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    with pytest.raises(UsageError, match="a is given twice"):
+        parse_pairs(["a=1", "a=1"])
