@@ -1,0 +1,50 @@
+"""Every benchmark runs, on tiny logs, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stratalog.record.kernel.compile import JIT
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+
+TABLES = {
+    "clean_bench.py": ["Speed on two threads", "Where the time goes"],
+    "spark_bench.py": ["Spark takes"],
+    "memory_bench.py": ["Bound: memory_bytes + buffers"],
+    "kernels_bench.py": ["Steps on one thread", "Codecs on one thread"],
+}
+
+
+def test_every_benchmark_is_run_here() -> None:
+    assert {path.name for path in BENCHMARKS.glob("*_bench.py")} == set(TABLES)
+
+
+# A plain Python kernel takes minutes for what is tiny here, and nobody wants to know how many.
+@pytest.mark.skipif(not JIT, reason="a benchmark of kernels that are not compiled")
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.xdist_group("spark") if "spark" in name else ())
+        for name in TABLES
+    ],
+)
+def test_it_runs(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / name), "--quick", "--mib", "2", "--runs", "1"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "STRATALOG_BENCH_DIR": str(tmp_path)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("machine: ") for line in lines)
+    for table in TABLES[name]:
+        assert any(line.startswith(table) for line in lines), done.stdout
+    assert list(tmp_path.iterdir()) == []
