@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ def golden_dir() -> Path:
 def corpus_dir() -> Path:
     """The unpacked random corpus (`log-NNN` directories); read only."""
     return corpus_path()
+
+
+@pytest.fixture(scope="module")
+def hasty_disk() -> Iterator[None]:
+    """For thousands of little logs: nobody cuts the power, so nothing needs to wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _descriptor: None)
+        yield
 
 
 @pytest.fixture

@@ -27,7 +27,6 @@ from tests.admin.helpers import (
 )
 from tests.oracle import Round, compare_partitions, fold, golden_rounds, index_problems, rounds
 
-CLEANED = [kafka for kafka in rounds() if kafka.cleaned]
 CHECKPOINT = "cleaner-offset-checkpoint"
 
 
@@ -35,7 +34,13 @@ CHECKPOINT = "cleaner-offset-checkpoint"
 
 
 @pytest.mark.requirement("CMP-1", "CMP-11", "CMP-12", "LOG-3")
-@pytest.mark.parametrize("kafka", CLEANED, ids=lambda kafka: kafka.name)
+@pytest.mark.parametrize(
+    "kafka",
+    [
+        pytest.param(kafka, id=kafka.name, marks=[] if place % 4 == 0 else [pytest.mark.slow])
+        for place, kafka in enumerate(kafka for kafka in rounds() if kafka.cleaned)
+    ],
+)
 def test_out_makes_what_kafka_made(kafka: Round, tmp_path: Path) -> None:
     before = tree(kafka.before_dir)
     report = run(

@@ -41,6 +41,7 @@ def test_it_runs(name: str, tmp_path: Path) -> None:
         text=True,
         env={**os.environ, "STRATALOG_BENCH_DIR": str(tmp_path)},
         check=False,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

@@ -239,13 +239,9 @@ class SparkEngine:
         with self._described("index", jobs, on_progress):
             _settle_all(jobs, self._read_reports(blocks, buckets))
             counts = self._first_offsets_by_segment(blocks, jobs, buckets)
-        for number in limited:
-            limit = jobs[number].spec.max_keys
-            assert limit is not None
-            last_mapped = self._nth_first_offset(blocks, jobs[number], number, limit, counts)
-            if last_mapped is not None:
-                scratch = Scratch()
-                ends[number] = find_round_end(jobs[number], last_mapped, self._filesystem, scratch)
+        scratch = Scratch()
+        for number, last_mapped in self._last_mapped(blocks, jobs, counts).items():
+            ends[number] = find_round_end(jobs[number], last_mapped, self._filesystem, scratch)
         return ends
 
     def _first_offsets_by_segment(
@@ -270,33 +266,44 @@ class SparkEngine:
             totals[job] = totals[job] + counts if job in totals else counts
         return totals
 
-    def _nth_first_offset(
-        self, blocks: RDD[Any], job: CleaningJob, number: int, limit: int, counts: dict[int, Any]
-    ) -> int | None:
-        """The `limit`-th smallest first offset of the job's keys; None if it has fewer keys."""
-        if number not in counts or int(counts[number].sum()) < limit:
-            return None
-        before = np.cumsum(counts[number])
-        place = int(np.searchsorted(before, limit))
-        rank = limit - (int(before[place - 1]) if place else 0)
-        segment = job.dirty_segments[place]
+    def _last_mapped(
+        self, blocks: RDD[Any], jobs: Sequence[CleaningJob], counts: dict[int, Any]
+    ) -> dict[int, int]:
+        """For each job with as many keys as its limit n, the n-th smallest of their first offsets.
+
+        The counts tell which segment it lies in, so that only that segment's are brought here.
+        """
+        wanted: dict[int, tuple[int, int, int]] = {}
+        for number, of_segments in counts.items():
+            limit = jobs[number].spec.max_keys
+            assert limit is not None
+            upto = np.cumsum(of_segments)
+            if upto[-1] >= limit:
+                place = int(np.searchsorted(upto, limit))
+                segment = jobs[number].dirty_segments[place]
+                rank = limit - int(upto[place] - of_segments[place])
+                wanted[number] = (rank, segment.base_offset, segment.next_offset)
+        if not wanted:
+            return {}
 
         def choose(rows: Iterable[Any]) -> Iterator[Any]:
-            chosen: list[bytes] = []
+            chosen: list[tuple[int, bytes]] = []
 
-            def visit(of_job: int, offsets: Any) -> None:
-                if of_job == number:
-                    first, last = np.searchsorted(
-                        offsets, [segment.base_offset, segment.next_offset]
-                    )
-                    chosen.append(offsets[first:last].tobytes())
+            def visit(job: int, offsets: Any) -> None:
+                if job in wanted:
+                    first, last = np.searchsorted(offsets, wanted[job][1:])
+                    chosen.append((job, offsets[first:last].tobytes()))
 
             tasks.count_keys((b for _, b in rows if isinstance(b, Block)), visit)
             yield from chosen
 
-        parts = blocks.mapPartitions(choose).collect()
-        offsets = np.sort(np.concatenate([np.frombuffer(part, np.int64) for part in parts]))
-        return int(offsets[rank - 1])
+        parts: dict[int, list[bytes]] = {number: [] for number in wanted}
+        for number, part in blocks.mapPartitions(choose).collect():
+            parts[number].append(part)
+        return {
+            number: int(np.sort(np.frombuffer(b"".join(parts[number]), np.int64))[rank - 1])
+            for number, (rank, _, _) in wanted.items()
+        }
 
     # ------------------------------------------------------------ progress
 

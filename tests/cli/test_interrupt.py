@@ -1,0 +1,50 @@
+"""Ctrl-C: a short message, exit code 130, and a directory as it was."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.admin.helpers import records, tree, write_log
+
+_INTERRUPTED = """
+import os, signal, sys
+from stratalog.clean import local_engine
+from stratalog.cli import main
+
+add = local_engine._Meter.add
+
+def add_and_interrupt(meter, size_bytes):
+    if meter.phase == "rewrite":
+        os.kill(os.getpid(), signal.SIGINT)
+    add(meter, size_bytes)
+
+local_engine._Meter.add = add_and_interrupt
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("mode", [["--in-place"], ["--out", "OUT"], ["--dry-run"]])
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_ctrl_c_while_rewriting(tmp_path: Path, mode: list[str], output: str) -> None:
+    log_dir = tmp_path / "data"
+    write_log(log_dir / "orders-0", [[records("aab"), records("ab")], [records("b")]])
+    before = tree(tmp_path)
+    given = [str(tmp_path / "out") if item == "OUT" else item for item in mode]
+    source = str(Path(__file__).resolve().parents[2] / "src")
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED, "compact", str(log_dir), *given]
+        + ["--engine", "local", "--threads", "2", "--format", output],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": source},
+    )
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "interrupted" in (done.stdout if output == "json" else done.stderr)
+    assert tree(tmp_path) == before
