@@ -22,7 +22,7 @@ CSV = "id,v\na,1\nb,2\na,3\n"
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     """Two partitions, one of them with nothing to clean."""
-    write_log(tmp_path / "data" / "orders-0", [[records("aab"), records("ab")]])
+    write_log(tmp_path / "data" / "orders-0", [[records("aab"), records("ab")]], rolls_last=True)
     write_log(tmp_path / "data" / "orders-1", [[]])
     return tmp_path / "data"
 

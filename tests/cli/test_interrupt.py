@@ -36,9 +36,9 @@ def test_ctrl_c_while_rewriting(tmp_path: Path, mode: list[str], output: str) ->
     before = tree(tmp_path)
     given = [str(tmp_path / "out") if item == "OUT" else item for item in mode]
     source = str(Path(__file__).resolve().parents[2] / "src")
+    options = [*given, "--engine", "local", "--threads", "2", "--format", output]
     done = subprocess.run(
-        [sys.executable, "-c", _INTERRUPTED, "compact", str(log_dir), *given]
-        + ["--engine", "local", "--threads", "2", "--format", output],
+        [sys.executable, "-c", _INTERRUPTED, "compact", str(log_dir), *options],
         capture_output=True,
         text=True,
         check=False,

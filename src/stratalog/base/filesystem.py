@@ -88,7 +88,8 @@ class FileSystem(Protocol):
 
 
 @contextmanager
-def _translated(path: str) -> Iterator[None]:
+def translated_errors(path: str) -> Iterator[None]:
+    """Raise the operating system's errors about `path` as ours (I1, I4)."""
     try:
         yield
     except FileNotFoundError:
@@ -112,7 +113,7 @@ class LocalFile:
     def pread_into(self, buffer: Buffer, position: int) -> int:
         view = memoryview(buffer).cast("B")
         done = 0
-        with _translated(self._path):
+        with translated_errors(self._path):
             while done < len(view):
                 count = os.preadv(self._descriptor, [view[done:]], position + done)
                 if count == 0:
@@ -122,22 +123,22 @@ class LocalFile:
 
     def pwrite(self, data: Buffer, position: int) -> None:
         view = memoryview(data).cast("B")
-        with _translated(self._path):
+        with translated_errors(self._path):
             while len(view) > 0:
                 count = os.pwrite(self._descriptor, view, position)
                 view = view[count:]
                 position += count
 
     def size_bytes(self) -> int:
-        with _translated(self._path):
+        with translated_errors(self._path):
             return os.fstat(self._descriptor).st_size
 
     def truncate(self, size_bytes: int) -> None:
-        with _translated(self._path):
+        with translated_errors(self._path):
             os.ftruncate(self._descriptor, size_bytes)
 
     def fsync(self) -> None:
-        with _translated(self._path):
+        with translated_errors(self._path):
             os.fsync(self._descriptor)
 
     def close(self) -> None:
@@ -158,16 +159,16 @@ class LocalFileSystem:
     """The machine's own disk."""
 
     def open(self, path: str, mode: OpenMode) -> LocalFile:
-        with _translated(path):
+        with translated_errors(path):
             flags = _FLAGS[mode] | os.O_CLOEXEC
             return LocalFile(path, os.open(path, flags, 0o644))
 
     def list_directory(self, path: str) -> list[str]:
-        with _translated(path):
+        with translated_errors(path):
             return sorted(os.listdir(path))
 
     def stat(self, path: str) -> FileStat:
-        with _translated(path):
+        with translated_errors(path):
             found = os.stat(path)
             return FileStat(found.st_size, found.st_mtime_ns // 1_000_000)
 
@@ -175,23 +176,23 @@ class LocalFileSystem:
         return os.path.exists(path)
 
     def make_directory(self, path: str) -> None:
-        with _translated(path):
+        with translated_errors(path):
             os.makedirs(path, exist_ok=True)
 
     def rename(self, old_path: str, new_path: str) -> None:
-        with _translated(old_path):
+        with translated_errors(old_path):
             os.replace(old_path, new_path)
 
     def unlink(self, path: str) -> None:
-        with _translated(path):
+        with translated_errors(path):
             os.unlink(path)
 
     def set_modified(self, path: str, modified_ms: int) -> None:
-        with _translated(path):
+        with translated_errors(path):
             os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
 
     def fsync_directory(self, path: str) -> None:
-        with _translated(path):
+        with translated_errors(path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)

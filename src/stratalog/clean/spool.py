@@ -2,16 +2,20 @@
 
 A clean without a limit of keys must hold one offset for each key until it rewrites. Past the bound
 they lie in a file without a name beside the log, mapped into memory, which the system may write out
-and drop again; the file vanishes with the process, whatever becomes of it.
+and drop again; the file vanishes with the process, whatever becomes of it. Having no name, it is no
+part of the log's disk: it does not go through `FileSystem`. Where the log may only be read (a dry
+run), it lies in the system's temporary directory.
 """
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from typing import IO
 
 import numpy as np
 
+from stratalog.base.filesystem import translated_errors
 from stratalog.clean.chunk import Int64s
 
 
@@ -32,10 +36,11 @@ class OffsetSpool:
         self._bytes += offsets.nbytes
         # Joining needs the parts and the whole at once; a single part is already the whole.
         if len(self._parts) > 1 and 2 * self._bytes > self._limit_bytes:
-            if self._file is None:
-                self._file = tempfile.TemporaryFile(dir=self._directory)  # noqa: SIM115
-            for part in self._parts:
-                self._file.write(part.data)
+            with translated_errors(self._directory):
+                if self._file is None:
+                    self._file = _unnamed_file(self._directory)
+                for part in self._parts:
+                    self._file.write(part.data)
             self._parts, self._bytes = [], 0
 
     def finish(self) -> Int64s:
@@ -45,7 +50,7 @@ class OffsetSpool:
             empty = np.empty(0, np.int64)
             joined = parts[0] if len(parts) == 1 else np.concatenate([empty, *parts])
         else:
-            with self._file as file:
+            with translated_errors(self._directory), self._file as file:
                 for part in self._parts:
                     file.write(part.data)
                 file.flush()
@@ -53,3 +58,12 @@ class OffsetSpool:
             self._parts, self._file = [], None
         joined.sort()
         return joined
+
+
+def _unnamed_file(directory: str) -> IO[bytes]:
+    try:
+        return tempfile.TemporaryFile(dir=directory)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        return tempfile.TemporaryFile()
