@@ -27,6 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "sweep: runs many cases in one test; says how many through count_cases"
     )
+    if os.environ.get("NUMBA_DISABLE_JIT") == "1":
+        # Hashes wrap around; numba does so in silence, numpy's scalars do not.
+        config.addinivalue_line("filterwarnings", "ignore:overflow encountered:RuntimeWarning")
 
 
 @pytest.fixture(scope="session")

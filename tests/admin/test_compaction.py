@@ -173,7 +173,6 @@ def test_an_invalid_checkpoint_is_reset_even_if_nothing_is_cleaned(tmp_path: Pat
     assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 0\n"
 
 
-@pytest.mark.requirement("CLN-10")
 def test_why_nothing_is_cleaned(tmp_path: Path) -> None:
     def why(name: str, **options: object) -> str | None:
         (found,) = run([tmp_path / name], Mode.DRY_RUN, **options).partitions  # type: ignore[arg-type]

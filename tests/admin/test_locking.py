@@ -39,7 +39,6 @@ def held_by_another_process(log_dir: Path) -> Iterator[None]:
             process.communicate()
 
 
-@pytest.mark.requirement("BRK-5")
 @pytest.mark.parametrize("exclusive", [True, False])
 def test_a_directory_of_a_live_process_is_refused_until_it_ends(
     tmp_path: Path, exclusive: bool
@@ -73,7 +72,6 @@ def test_whoever_only_reads_makes_no_lock_file(tmp_path: Path) -> None:
         raise AssertionError
 
 
-@pytest.mark.requirement("BRK-5")
 @pytest.mark.parametrize("mode", list(Mode))
 @pytest.mark.parametrize("target", [".", "orders-0"])
 def test_compact_refuses_a_locked_directory(tmp_path: Path, mode: Mode, target: str) -> None:

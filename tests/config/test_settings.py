@@ -43,7 +43,7 @@ def test_defaults_are_kafkas(name: str, default: object) -> None:
     assert not settings.is_given(name)
 
 
-@pytest.mark.requirement("CFG-1", "CFG-2")
+@pytest.mark.requirement("CFG-1")
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [

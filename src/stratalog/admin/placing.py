@@ -137,6 +137,8 @@ def roll(
         raise
     new.indexes.close()
     new.log.close()
+    # The lag of an empty segment is counted from its file's time: by the clock that we were given.
+    filesystem.set_modified(segment_path(directory, end, FileKind.LOG), clock.now_ms())
 
 
 def _fsync(paths: Iterable[str], filesystem: FileSystem) -> None:

@@ -126,7 +126,7 @@ class LocalEngine:
             # The share of the dirty bytes that filled the map says how many ranges it takes.
             dirty_bytes = sum(segment.size_bytes for segment in job.dirty_segments)
             scanned = max(1, meter.done_bytes - done_before)
-            needed = max(2.0, (1 << range_bits) * 1.25 * dirty_bytes / scanned)
+            needed = max(2.0, (1 << range_bits) * dirty_bytes / scanned)
             range_bits = min(_MAX_RANGE_BITS, max(range_bits + 1, int(np.ceil(np.log2(needed)))))
             meter.start("index")
 

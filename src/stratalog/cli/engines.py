@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -65,6 +66,12 @@ def warm_kernels(*, columns: bool = False) -> bool:
     return compiled
 
 
+def _spark_is_running() -> bool:
+    """Whether this process has a Spark already, which is then not ours to stop."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
+
+
 @contextmanager
 def starter(choice: EngineChoice, filesystem: FileSystem) -> Iterator[Callable[[], Engine]]:
     """What starts the engine when it is called; a Spark session that it began ends here, too."""
@@ -80,8 +87,11 @@ def starter(choice: EngineChoice, filesystem: FileSystem) -> Iterator[Callable[[
         from stratalog.spark.session import spark_session
 
         assert choice.master is not None
-        sessions.append(spark_session(choice.master))
-        return SparkEngine(sessions[0], filesystem)
+        was_running = _spark_is_running()
+        session = spark_session(choice.master)
+        if not was_running:
+            sessions.append(session)
+        return SparkEngine(session, filesystem)
 
     try:
         yield start

@@ -96,7 +96,7 @@ class SparkEngine:
             for group in _groups(job, ends[number])
         ]
         with self._described("rewrite", jobs, on_progress):
-            results = self._rewritten(blocks, rewrites, jobs, shared, buckets, writes)
+            results = self._rewritten(blocks, rewrites, jobs, shared, writes)
         cleaned: list[list[CleanedGroup]] = [[] for _ in jobs]
         keys = [0] * len(jobs)
         for task, (group, live_keys, damage) in zip(rewrites, results, strict=True):
@@ -179,7 +179,6 @@ class SparkEngine:
         rewrites: Sequence[RewriteTask],
         jobs: Sequence[CleaningJob],
         shared: Broadcast[tuple[CleaningJob, ...]],
-        buckets: int,
         writes: bool,
     ) -> list[Any]:
         bins = self._bins([sum(s.size_bytes for s in task.group) for task in rewrites])
@@ -190,11 +189,10 @@ class SparkEngine:
         tag = f"spark{secrets.token_hex(6)}"
         plan = self._context.broadcast((list(rewrites), bins, bin_of, groups))
 
-        def merge(bucket: int, rows: Iterable[Any]) -> Iterator[Any]:
-            if bucket < buckets:
-                _, _, bin_of, groups = plan.value
-                for block in tasks.merge_bucket((block for _, block in rows), groups):
-                    yield bin_of[block.owner], block
+        def merge(rows: Iterable[Any]) -> Iterator[Any]:
+            _, _, bin_of, groups = plan.value
+            for block in tasks.merge_bucket(_blocks(rows), groups):
+                yield bin_of[block.owner], block
 
         def rewrite(place: int, rows: Iterable[Any]) -> Iterator[Any]:
             rewrites, bins, _, _ = plan.value
@@ -209,7 +207,7 @@ class SparkEngine:
                 )
 
         try:
-            merged = blocks.mapPartitionsWithIndex(merge)
+            merged = blocks.mapPartitions(merge)
             grouped = merged.partitionBy(len(bins), _same)
             results = dict(grouped.mapPartitionsWithIndex(rewrite).collect())
             return [results[number] for number in range(len(rewrites))]
@@ -238,31 +236,30 @@ class SparkEngine:
         blocks = self._indexed(index_tasks, shared, buckets)
         with self._described("index", jobs, on_progress):
             _settle_all(jobs, self._read_reports(blocks, buckets))
-            counts = self._first_offsets_by_segment(blocks, jobs, buckets)
+            counts = self._first_offsets_by_segment(blocks, jobs)
         scratch = Scratch()
         for number, last_mapped in self._last_mapped(blocks, jobs, counts).items():
             ends[number] = find_round_end(jobs[number], last_mapped, self._filesystem, scratch)
         return ends
 
     def _first_offsets_by_segment(
-        self, blocks: RDD[Any], jobs: Sequence[CleaningJob], buckets: int
+        self, blocks: RDD[Any], jobs: Sequence[CleaningJob]
     ) -> dict[int, Any]:
         """For each job, how many keys first appear in each of its dirty segments: int64[n]."""
         bases = [[s.base_offset for s in job.dirty_segments] for job in jobs]
 
-        def count(bucket: int, rows: Iterable[Any]) -> Iterator[Any]:
+        def count(rows: Iterable[Any]) -> Iterator[Any]:
             counted: list[tuple[int, Any]] = []
 
             def visit(job: int, offsets: Any) -> None:
                 bounds = np.searchsorted(offsets, [*bases[job][1:], MAX_OFFSET])
                 counted.append((job, np.diff(bounds, prepend=0)))
 
-            if bucket < buckets:
-                tasks.count_keys((block for _, block in rows), visit)
+            tasks.count_keys(_blocks(rows), visit)
             yield from counted
 
         totals: dict[int, Any] = {}
-        for job, counts in blocks.mapPartitionsWithIndex(count).collect():
+        for job, counts in blocks.mapPartitions(count).collect():
             totals[job] = totals[job] + counts if job in totals else counts
         return totals
 
@@ -294,7 +291,7 @@ class SparkEngine:
                     first, last = np.searchsorted(offsets, wanted[job][1:])
                     chosen.append((job, offsets[first:last].tobytes()))
 
-            tasks.count_keys((b for _, b in rows if isinstance(b, Block)), visit)
+            tasks.count_keys(_blocks(rows), visit)
             yield from chosen
 
         parts: dict[int, list[bytes]] = {number: [] for number in wanted}
@@ -351,6 +348,11 @@ class SparkEngine:
 
 def _same(key: int) -> int:
     return key
+
+
+def _blocks(rows: Iterable[Any]) -> Iterator[Block]:
+    """The blocks of a bucket. Reports are taken too: a task that leaves rows costs its worker."""
+    return (block for _, block in rows if isinstance(block, Block))
 
 
 def _rows(rows: Iterable[Any]) -> Iterable[Any]:
