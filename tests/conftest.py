@@ -46,7 +46,7 @@ def corpus_dir() -> Path:
 
 @pytest.fixture(scope="module")
 def hasty_disk() -> Iterator[None]:
-    """For thousands of little logs: nobody cuts the power, so nothing needs to wait for the disk."""
+    """For thousands of little logs: nobody cuts the power, so nothing waits for the disk."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _descriptor: None)
         yield

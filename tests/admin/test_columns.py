@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from stratalog.admin.columns import VALUES, record_columns
+from stratalog.admin.columns import record_columns
 from stratalog.base.errors import CorruptionError
 from stratalog.clean.chunk import ChunkReader, Scratch, Table, scan_chunk
 from stratalog.clean.index import hash_keys
@@ -16,6 +16,7 @@ from stratalog.clean.job import CleanSpec
 from stratalog.record.batch import Batch, batches
 from stratalog.record.builder import NewRecord, build_batch
 from stratalog.record.codec import Codec
+from stratalog.record.kernel.columns import VALUES
 from tests.admin.helpers import DISK
 from tests.oracle import rounds
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from stratalog.admin.columns import KEYS, VALUES, Columns, Secret, chunk_reader, record_columns
+from stratalog.admin.columns import Columns, Secret, chunk_reader, record_columns
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.dump import text_of
 from stratalog.admin.floors import log_settings
@@ -35,6 +35,7 @@ from stratalog.config.settings import Settings
 from stratalog.log.view import LogView
 from stratalog.record import layout
 from stratalog.record.kernel import scan
+from stratalog.record.kernel.columns import KEYS, VALUES
 
 _MAP_BYTES = 512 << 20
 _MAX_RANGE_BITS = 12

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from stratalog.admin.columns import KEYS, Columns, Secret, chunk_reader, record_columns
+from stratalog.admin.columns import Columns, Secret, chunk_reader, record_columns
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.floors import clean_spec, log_settings
 from stratalog.admin.state import open_to_read
@@ -31,6 +31,7 @@ from stratalog.record import layout
 from stratalog.record.codec import Codec
 from stratalog.record.control import ControlType
 from stratalog.record.kernel import scan
+from stratalog.record.kernel.columns import KEYS
 from stratalog.segment.names import CLEANER_OFFSET_CHECKPOINT
 
 _MAP_BYTES = 768 << 20

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from stratalog.admin.columns import SIZES, Secret, chunk_reader, record_columns
+from stratalog.admin.columns import Secret, chunk_reader, record_columns
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.index_checks import BatchTable, check_indexes
 from stratalog.base.errors import CorruptionError
@@ -35,6 +35,7 @@ from stratalog.log.loading import sort_out
 from stratalog.record import layout
 from stratalog.record.control import ControlType
 from stratalog.record.kernel import arrays, scan
+from stratalog.record.kernel.columns import SIZES
 from stratalog.segment.names import (
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,

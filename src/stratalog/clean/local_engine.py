@@ -50,22 +50,33 @@ class _Indexed:
 
 @dataclass(slots=True)
 class _Meter:
-    """Adds up the bytes done in a phase; `lock` guards `done_bytes`."""
+    """Adds up the bytes done in a phase, over all jobs; `lock` guards `done_bytes`."""
 
     total_bytes: int
     on_progress: OnProgress
+    finished_bytes: int = 0
+    job_bytes: int = 0
     phase: str = "index"
     done_bytes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def take_on(self, job: CleaningJob) -> None:
+        self.finished_bytes += self.job_bytes
+        self.job_bytes = _size_bytes(job)
+
     def start(self, phase: str) -> None:
         self.phase, self.done_bytes = phase, 0
-        self.on_progress(Progress(phase, 0, self.total_bytes))
+        self._report()
 
     def add(self, size_bytes: int) -> None:
         with self.lock:
-            self.done_bytes = min(self.done_bytes + size_bytes, self.total_bytes)
-            self.on_progress(Progress(self.phase, self.done_bytes, self.total_bytes))
+            self.done_bytes += size_bytes
+            self._report()
+
+    def _report(self) -> None:
+        # A job that is worked through hash range by hash range is read more than once.
+        done_bytes = self.finished_bytes + min(self.done_bytes, self.job_bytes)
+        self.on_progress(Progress(self.phase, done_bytes, self.total_bytes))
 
 
 class LocalEngine:
@@ -80,17 +91,16 @@ class LocalEngine:
         self, jobs: Sequence[CleaningJob], *, writes: bool, on_progress: OnProgress
     ) -> list[CleanedPartition]:
         """See `Engine.clean`."""
-        return [self._clean_one(job, writes, on_progress) for job in jobs]
+        meter = _Meter(sum(map(_size_bytes, jobs)), on_progress)
+        return [self._clean_one(job, writes, meter) for job in jobs]
 
     @property
     def scratch_bytes(self) -> int:
         """Bytes of the threads' buffers."""
         return sum(scratch.size_bytes for scratch in self._scratches)
 
-    def _clean_one(
-        self, job: CleaningJob, writes: bool, on_progress: OnProgress
-    ) -> CleanedPartition:
-        meter = _Meter(sum(segment.size_bytes for segment in job.segments), on_progress)
+    def _clean_one(self, job: CleaningJob, writes: bool, meter: _Meter) -> CleanedPartition:
+        meter.take_on(job)
         meter.start("index")
         found = self._index(job, meter)
         groups = group_segments(
@@ -368,3 +378,7 @@ class LocalEngine:
         finally:
             for _, reader in readers:
                 reader.close()
+
+
+def _size_bytes(job: CleaningJob) -> int:
+    return sum(segment.size_bytes for segment in job.segments)

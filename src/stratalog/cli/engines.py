@@ -51,19 +51,11 @@ def choose(engine: str | None, master: str | None, threads: int | None) -> Engin
     return EngineChoice(SPARK, master or f"local[{threads or '*'}]", None)
 
 
-def warm_kernels(*, columns: bool = False) -> bool:
-    """Compile the kernels where this machine has not yet, and say so; whether anything was.
-
-    `columns`: also that of the commands that look at values.
-    """
+def warm_kernels() -> bool:
+    """Compile the kernels where this machine has not yet, and say so; whether anything was."""
     from stratalog.record.kernel import warmup
 
-    compiled = warmup.ensure_warm(print_note)
-    if columns:
-        from stratalog.admin.columns import ensure_warm
-
-        compiled = ensure_warm(print_note) or compiled
-    return compiled
+    return warmup.ensure_warm(print_note)
 
 
 def _spark_is_running() -> bool:

@@ -89,7 +89,7 @@ def stats(
 
     filesystem = LocalFileSystem()
     places = find_partitions(directories, filesystem)
-    warm_kernels(columns=True)
+    warm_kernels()
     with ProgressBar() as bar:
         found = [
             partition_stats(place, settings, filesystem, clock_of(now_ms), bar) for place in places
@@ -193,7 +193,7 @@ def verify(
     from stratalog.admin.verifying import verify as run
     from stratalog.base.filesystem import LocalFileSystem
 
-    warm_kernels(columns=True)
+    warm_kernels()
     with ProgressBar() as bar:
         report = run(directories, against, settings, LocalFileSystem(), clock_of(now_ms), bar)
     if output == JSON:

@@ -16,7 +16,7 @@ from stratalog.cli.output import print_json
 def warmup(output: str) -> None:
     """Compile the kernels for this machine now, not during the first command that needs them."""
     started = time.perf_counter()
-    compiled = warm_kernels(columns=True)
+    compiled = warm_kernels()
     seconds = time.perf_counter() - started
     if output == JSON:
         print_json({"compiled": compiled, "seconds": round(seconds, 3)})

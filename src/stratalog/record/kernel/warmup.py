@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from stratalog.record.builder import NewRecord, build_batch
-from stratalog.record.kernel import arrays, offset_map, retain, rewrite, scan
+from stratalog.record.kernel import arrays, columns, offset_map, retain, rewrite, scan
 from stratalog.record.kernel.compile import warm_up
 
 _I = np.int64
@@ -39,6 +39,19 @@ def exercise() -> None:
     hashes, offsets, keyless = np.zeros((2, 2), np.uint64), np.zeros(2, _I), np.zeros(1, _I)
     scan.index_records(raw, raw, table, 0, 1, 1 << 62, _KEY, _KEY, hashes, offsets, keyless)
     scan.hash_many(raw, np.array([3], _I), _KEY, _KEY, hashes[:1])
+    columns.read_records(
+        raw,
+        raw,
+        table,
+        np.ones(1, np.bool_),
+        0,
+        1,
+        columns.KEYS,
+        _KEY,
+        _KEY,
+        np.zeros((2, 5), _I),
+        np.zeros((2, 4), np.uint64),
+    )
     _exercise_map(hashes, offsets)
     retain.decide_batches(table, 1, none, no_bytes, none, none, none, none, 0, 2, 2, 0, False)
     kept, out = np.zeros(256, np.uint8), np.zeros(1024, np.uint8)
