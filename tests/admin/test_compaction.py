@@ -25,6 +25,7 @@ from tests.admin.helpers import (
     tree,
     write_log,
 )
+from tests.naive.records import parse_log
 from tests.oracle import Round, compare_partitions, fold, golden_rounds, index_problems, rounds
 
 CHECKPOINT = "cleaner-offset-checkpoint"
@@ -475,9 +476,22 @@ def test_strays_of_dead_attempts_go_but_kafkas_swap_files_are_left_to_recovery(
     assert fold(copy / "golden-0") == expected
     copy = copy_of(golden_dir / "crash-states" / "3a-swap-all-old-present", tmp_path / "swap")
     before = tree(copy)
-    with pytest.raises(UsageError, match="must be recovered first"):
+    with pytest.raises(UsageError, match="left by an interrupted cleaning"):
         run([copy], Mode.IN_PLACE)
     assert tree(copy) == before
+
+
+@pytest.mark.requirement("CMP-8")
+def test_a_retention_beyond_all_time_keeps_tombstones(golden_dir: Path, tmp_path: Path) -> None:
+    """now + delete.retention.ms must not wrap: the next round would drop them all."""
+    copy = copy_of(golden_dir / "tombstones-none" / "2-more-dirty", tmp_path / "log")
+    for hour in (0, 1):
+        given = {"delete.retention.ms": str((1 << 63) - 1)}
+        report = run([copy], Mode.IN_PLACE, given=given, now_ms=NOW_MS + hour * HOUR_MS)
+        assert report.totals.dropped.tombstone_expired == 0
+    segments = parse_log((copy / "golden-0" / f"{0:020d}.log").read_bytes())
+    horizons = [batch.delete_horizon_ms for batch in segments]
+    assert all(horizon is None or horizon > 0 for horizon in horizons)
 
 
 def test_a_policy_without_compact_and_wrong_modes_are_refused(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ directory comes as `tests.naive.plan.Inputs`, which golden rounds and random log
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,15 @@ from stratalog.log.settings import LogSettings
 from stratalog.segment import offset_index, time_index
 from stratalog.segment.names import FileKind, parse_partition_directory
 from stratalog.segment.segment import Segment
-from tests.naive import cleaner
+from tests.naive import cleaner, files
 from tests.naive.plan import Inputs
+from tests.naive.records import Record, build_v2, parse_log
 from tests.oracle import Round
 
 FS = LocalFileSystem()
 DAY_MS = 86_400_000
+NOW_MS = 1_700_000_000_000
+Pair = tuple["bytes | None", "bytes | None"]
 FILE_KINDS = ("log", "index", "timeindex", "txnindex")
 
 
@@ -53,6 +56,53 @@ def case_of(kafka: Round, target: Path) -> Case:
     """A round of Kafka's, its state before copied to the new directory `target`."""
     original = Case(kafka.name, kafka.before, kafka.inputs, kafka.producer_expiration_ms)
     return original.copied(target)
+
+
+def write_case(
+    log_dir: Path,
+    segments: Mapping[int, Sequence[bytes]],
+    settings: Mapping[str, str] | None = None,
+) -> Case:
+    """A log of these batches, by base offset of their segment; the last segment is active.
+
+    The clock stands at `NOW_MS`, the files' times an hour before.
+    """
+    partition = log_dir / "topic-0"
+    partition.mkdir(parents=True)
+    settings = {"min.cleanable.dirty.ratio": "0", **(settings or {})}
+    log_end_offset = max(segments)
+    for base, batches in segments.items():
+        data = b"".join(batches)
+        files.write_segment(
+            partition, base, data, [], interval_bytes=4096, mtime_ms=NOW_MS - 3_600_000
+        )
+        for batch in parse_log(data):
+            log_end_offset = batch.last_offset + 1
+    inputs = Inputs(settings, NOW_MS, min(segments), log_end_offset, log_end_offset)
+    return Case(log_dir.name, partition, inputs)
+
+
+def batch_of(first_offset: int, *pairs: Pair, codec: int = 0, **fields: Any) -> bytes:
+    """A batch of (key, value) records, one offset after another."""
+    records = [
+        Record(first_offset + place, NOW_MS - DAY_MS + first_offset, key, value)
+        for place, (key, value) in enumerate(pairs)
+    ]
+    last_offset = first_offset + len(pairs) - 1
+    return build_v2(
+        records, base_offset=first_offset, last_offset=last_offset, codec=codec, **fields
+    )
+
+
+def surviving(partition: Path) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """Offset -> (key, value) of all data records of a log."""
+    return {
+        record.offset: (record.key, record.value)
+        for segment in files.read_segments(partition)
+        for batch in segment.batches
+        if not batch.control
+        for record in batch.records()
+    }
 
 
 def state_of(case: Case) -> PartitionState:

@@ -106,6 +106,12 @@ def _working_copy(
     except CorruptionError as error:
         copying.remove_copy(target, was_there=was_there)
         raise _named_by_source(error, target, places) from error
+    except UsageError as error:
+        copying.remove_copy(target, was_there=was_there)
+        message = str(error)
+        for place in places:
+            message = message.replace(os.path.join(target, place.name), place.path)
+        raise type(error)(message) from error
     except BaseException:
         copying.remove_copy(target, was_there=was_there)
         raise

@@ -55,8 +55,7 @@ def tidy(directory: str, filesystem: FileSystem) -> bool:
     for name, state in states.items():
         if state in stray:
             filesystem.unlink(os.path.join(directory, name))
-    if was_unfinished:
-        swap.remove_deleted(filesystem, directory)
+    swap.remove_deleted(filesystem, directory)
     return was_unfinished
 
 
@@ -85,7 +84,6 @@ def place_round(
             parts = {FileKind(kind): name for kind, name in group.parts}
             swap.swap(filesystem, place.path, swap.Replacement(group.sources, parts))
     tidy(place.path, filesystem)
-    swap.remove_deleted(filesystem, place.path)
     move_checkpoint(place, cleaned.end_offset, filesystem)
 
 

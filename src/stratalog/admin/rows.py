@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 from stratalog.base.errors import UsageError
+from stratalog.base.limits import LATEST_MS
 from stratalog.record.builder import NewRecord
 
 MAX_LINE_CHARACTERS = 64 << 20
@@ -206,7 +207,14 @@ def _value(row: Row, rules: RowRules) -> bytes:
 
 
 def _timestamp(cell: Any) -> int:
-    """Milliseconds since the epoch."""
+    """Milliseconds since the epoch; -1 is Kafka's word for none."""
+    timestamp = _milliseconds(cell)
+    if not -1 <= timestamp <= LATEST_MS:
+        raise UsageError(f"{_text(cell)!r} lies before 1970 or after 9999")
+    return timestamp
+
+
+def _milliseconds(cell: Any) -> int:
     if isinstance(cell, int) and not isinstance(cell, bool):
         return cell
     text = _text(cell)

@@ -20,6 +20,9 @@ that a chunk and its columns stay in the last-level cache."""
 SHUFFLE_BLOCK_BYTES = 8 << 20
 """Largest binary block that crosses between Spark's JVM and Python; larger ones cost heap."""
 
+LATEST_MS = 253_402_300_799_999
+"""The last millisecond of the year 9999: whoever names a later time means another unit."""
+
 MAX_CHECKPOINT_BYTES = 64 << 20
 """A checkpoint file with a line for each of a million partitions is under 300 MiB of names; 64 MiB
 is far above the 10,000 partitions a log directory is planned for."""

@@ -67,7 +67,8 @@ class Scratch:
 class Chunk:
     """Whole batches of one file: `raw[:size_bytes]` lies at `position` of the file.
 
-    `ordinal` counts the chunks of the file; `previous_last_offset` is that of the batch before.
+    `ordinal` counts the chunks of the file; `previous_last_offset` is that of the batch before,
+    `next_offset` where the next segment begins: no offset here may reach it.
     """
 
     path: str
@@ -77,6 +78,7 @@ class Chunk:
     rows: int
     previous_last_offset: int
     raw: Bytes
+    next_offset: int = MAX_OFFSET
 
 
 class ChunkReader:
@@ -96,7 +98,7 @@ class ChunkReader:
         *,
         next_offset: int = MAX_OFFSET,
     ):
-        """`next_offset`: where the next segment begins; no offset here may reach it."""
+        """`next_offset`: where the next segment begins."""
         self._filesystem = filesystem
         self._path = path
         self._size_bytes = size_bytes
@@ -137,8 +139,6 @@ class ChunkReader:
                 return None
             wanted = min(self._spec.chunk_bytes, self._size_bytes - self._position)
             raw, rows, size, last_offset = self._whole_batches_locked(scratch, wanted)
-            if last_offset >= self._next_offset:
-                raise self._damaged(f"offset {last_offset} belongs to the next segment")
             chunk = Chunk(
                 self._path,
                 self._ordinal,
@@ -147,6 +147,7 @@ class ChunkReader:
                 rows,
                 self._last_offset,
                 raw,
+                self._next_offset,
             )
             self._ordinal += 1
             self._position += size
@@ -171,7 +172,7 @@ class ChunkReader:
                 raise self._damaged(arrays.DAMAGE[arrays.BAD_LENGTH])
             if wanted == left:
                 raise self._damaged("last batch is cut off")
-            wanted = min(left, max(int(following), wanted))
+            wanted = min(left, int(following) or 2 * wanted)
 
     def _close_locked(self) -> None:
         if self._file is not None:
@@ -200,6 +201,9 @@ def scan_chunk(chunk: Chunk, spec: CleanSpec, crc_from: int, scratch: Scratch) -
         raise damage(chunk, int(error), int(position))
     if rows != chunk.rows:
         raise damage(chunk, arrays.BAD_LENGTH, chunk.size_bytes)
+    if rows > 0 and table["last_offset"][-1] >= chunk.next_offset:
+        row = int(np.searchsorted(table["last_offset"], chunk.next_offset))
+        raise damage(chunk, arrays.BAD_SEGMENT, int(table["position"][row]))
     return cast("Table", table)
 
 

@@ -161,7 +161,9 @@ def _retain(
     scratch: Scratch,
 ) -> Bytes:
     spec = context.job.spec
-    counts = piece["count"]
+    # Nobody looks into the others, so their counts may be anything.
+    is_read = (piece["discard"] == 0) & (piece["superseded"] == 0)
+    counts = piece["count"][is_read]
     payload = int((piece["payload_end"] - piece["payload_start"]).sum())
     room = payload + retain.GROWTH_PER_RECORD * int(counts.sum())
     kept: Bytes = scratch.take("kept", room)
@@ -177,7 +179,7 @@ def _retain(
         context.job.first_dirty,
         context.end_offset,
         spec.now_ms,
-        spec.delete_retention_ms,
+        spec.new_horizon_ms,
         has_keyless,
         spec.retain_keyless,
         scratch.take("kept_records", largest, np.int64, columns=5),

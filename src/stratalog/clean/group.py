@@ -28,20 +28,24 @@ def group_segments(
     """
     groups: list[tuple[SourceSegment, ...]] = []
     run: list[SourceSegment] = []
+    sums = (0, 0, 0)
     for place, segment in enumerate(segments):
         is_last = place + 1 == len(segments)
         end = first_uncleanable if is_last else segments[place + 1].base_offset
-        members = [*run, segment]
-        fits = (
-            sum(member.size_bytes for member in members) <= segment_bytes
-            and sum(member.offset_index_bytes for member in members) <= segment_index_bytes
-            and sum(member.time_index_bytes for member in members) <= segment_index_bytes
-            and (segment.size_bytes == 0 or end - 1 - members[0].base_offset <= _MAX_OFFSET_SPAN)
+        sizes = (segment.size_bytes, segment.offset_index_bytes, segment.time_index_bytes)
+        log_bytes, offset_index_bytes, time_index_bytes = map(sum, zip(sums, sizes, strict=True))
+        fits = not run or (
+            log_bytes <= segment_bytes
+            and offset_index_bytes <= segment_index_bytes
+            and time_index_bytes <= segment_index_bytes
+            and (segment.size_bytes == 0 or end - 1 - run[0].base_offset <= _MAX_OFFSET_SPAN)
         )
-        if run and not fits:
+        if fits:
+            run.append(segment)
+            sums = (log_bytes, offset_index_bytes, time_index_bytes)
+        else:
             groups.append(tuple(run))
-            run = []
-        run.append(segment)
+            run, sums = [segment], sizes
     if run:
         groups.append(tuple(run))
     return groups

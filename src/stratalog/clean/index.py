@@ -94,7 +94,9 @@ def _key_rows(
     keyless: Int64s,
     scratch: Scratch,
 ) -> tuple[Hashes, Int64s]:
-    count = int(rows["count"].sum())
+    # Nobody looks into the others, so their counts may be anything.
+    is_read = (rows["is_aborted"] == 0) & (rows["attributes"] & layout.CONTROL_MASK == 0)
+    count = int(rows["count"][is_read].sum())
     hashes = scratch.take("hashes", count, np.uint64, columns=2)
     offsets = scratch.take("offsets", count, np.int64)
     written, error, position = scan.index_records(

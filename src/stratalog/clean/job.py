@@ -15,6 +15,7 @@ from stratalog.base.limits import (
     MAX_BATCH_BYTES,
     MAX_DECOMPRESSED_BATCH_BYTES,
 )
+from stratalog.record.layout import INT64_MAX
 from stratalog.segment.txn_index import AbortedTxn
 
 SLOT_BYTES = 24
@@ -46,6 +47,15 @@ class CleanSpec:
     chunk_bytes: int = CHUNK_BYTES
     max_batch_bytes: int = MAX_BATCH_BYTES
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES
+
+    @property
+    def new_horizon_ms(self) -> int:
+        """The deadline that a tombstone gets in this round; -1 if it lies beyond all time.
+
+        As in Kafka, a tombstone then gets none and stays: a wrapped sum would drop it at once.
+        """
+        horizon_ms = self.now_ms + self.delete_retention_ms
+        return horizon_ms if horizon_ms <= INT64_MAX else -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ def cleanable_range(
     bounds = [last_stable_offset, segments[-1].base_offset]
     if min_compaction_lag_ms > 0:
         youngest_ms = now_ms - min_compaction_lag_ms
-        for segment, is_dirty in _with_dirtiness(segments[:-1], first_dirty):
+        for segment, is_dirty in _with_dirtiness(segments, first_dirty)[:-1]:
             if is_dirty and segment.largest_timestamp > youngest_ms:
                 bounds.append(segment.base_offset)
                 break

@@ -35,6 +35,8 @@ for _command in (compact, log, import_, warmup):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if sys.stdout is None:  # closed by the shell
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     as_json = wants_json(given)
     try:
         code = stratalog.main(given, prog_name="stratalog", standalone_mode=False)
@@ -49,10 +51,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         print_error(KeyboardInterrupt("interrupted"), as_json=as_json)
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # whoever read our output has seen enough
+        _discard_output()
         return FAILED
     except (StratalogError, click.ClickException, OSError, MemoryError) as error:
-        print_error(error, as_json=as_json)
+        try:
+            print_error(error, as_json=as_json)
+            sys.stdout.flush()
+        except OSError:  # there is no room for what went wrong, either
+            _discard_output()
+            print_error(error, as_json=False)
         return FAILED
+
+
+def _discard_output() -> None:
+    """What is left in stdout's buffer goes nowhere; Python would complain once more at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

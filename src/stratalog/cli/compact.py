@@ -72,6 +72,8 @@ def compact(
     Every partition in DIR is taken for a compacted one, whatever its topic's cleanup.policy is:
     name the partitions you mean. A directory that a running broker holds is refused.
     """
+    if out == "":
+        raise click.UsageError("--out names no directory.")
     if dry_run + in_place + (out is not None) != 1:
         raise click.UsageError("Say where the result goes: --dry-run, --in-place or --out DIR.")
     settings = settings_of(config, {"cleanup.policy": ("compact",)})

@@ -9,6 +9,7 @@ import click
 
 from stratalog.base.clock import Clock, FixedClock, SystemClock
 from stratalog.base.errors import UsageError
+from stratalog.base.limits import LATEST_MS
 from stratalog.cli.output import print_note
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def now_option(command: Command) -> Command:
     return click.option(
         "--now",
         "now_ms",
-        type=click.IntRange(min=0),
+        type=click.IntRange(min=0, max=LATEST_MS),
         metavar="MS",
         help="The time to go by, ms since 1970 UTC, so that a run can be repeated.",
     )(command)

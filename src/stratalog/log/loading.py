@@ -91,7 +91,7 @@ def refuse_unfinished(filesystem: FileSystem, directory: str, contents: Contents
         left.insert(0, intent)
     if left:
         raise UsageError(
-            f"{left[0]}: left by an interrupted cleaning, which must be recovered first"
+            f"{left[0]}: left by an interrupted cleaning; a Kafka that opens the log resolves it"
         )
 
 

@@ -24,12 +24,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem, read_file, write_file_atomically
 from stratalog.segment.names import (
+    MAX_OFFSET,
     SEGMENT_KINDS,
     STATE_DIRECTORY,
     SWAP_INTENT,
@@ -116,10 +117,15 @@ def decode_intent(content: bytes) -> SwapIntent:
         fields = json.loads(content)
         if fields["version"] != _VERSION:
             raise CorruptionError(f"swap intent of version {fields['version']}")
-        old = tuple(int(base) for base in fields["old"])
-        intent = SwapIntent(old, int(fields["new"]), tuple(map(FileKind, fields["files"])))
-    except (ValueError, KeyError, TypeError) as error:
+        old = tuple(fields["old"])
+        intent = SwapIntent(old, fields["new"], tuple(map(FileKind, fields["files"])))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise CorruptionError(f"swap intent is unreadable: {error}") from error
+    # A truth value is an int to Python, too.
+    if any(
+        type(base) is not int or not 0 <= base <= MAX_OFFSET for base in (*old, intent.base_offset)
+    ):
+        raise CorruptionError("swap intent names impossible offsets")
     if not old or old[0] != intent.base_offset or list(old) != sorted(set(old)):
         raise CorruptionError("swap intent names segments out of order")
     if FileKind.LOG not in intent.kinds or not set(intent.kinds) <= set(SEGMENT_KINDS):
@@ -128,7 +134,7 @@ def decode_intent(content: bytes) -> SwapIntent:
 
 
 def operations_of_prepare(replacement: Replacement, names: Collection[str]) -> list[Operation]:
-    """Step 1. `names`: what the directory holds; stray `.cleaned` files of dead attempts go."""
+    """Step 1. `names`: what lies there; `.cleaned` files of dead attempts at the segments go."""
     strays = [
         Unlink(name)
         for name in sorted(names)
@@ -204,7 +210,12 @@ def swap(
     publish: Callable[[], None] = lambda: None,
 ) -> None:
     """Steps 1 to 4 for one group. Only the process that owns the directory may call this."""
-    names = filesystem.list_directory(directory)
+    strays = (
+        file_name(base, kind, FileState.CLEANED)
+        for base in replacement.old_bases
+        for kind in SEGMENT_KINDS
+    )
+    names = _present(filesystem, directory, strays)
     apply(operations_of_prepare(replacement, names), filesystem, directory)
     intent = SwapIntent(replacement.old_bases, replacement.base_offset, tuple(replacement.parts))
     state_directory = os.path.join(directory, STATE_DIRECTORY)
@@ -213,7 +224,7 @@ def swap(
         filesystem.fsync_directory(directory)
     path = os.path.join(state_directory, SWAP_INTENT)
     write_file_atomically(filesystem, path, intent.encode())
-    names = filesystem.list_directory(directory)
+    names = _present(filesystem, directory, _names_of(intent))
     apply(operations_of_redo(intent, names), filesystem, directory, publish)
 
 
@@ -229,9 +240,25 @@ def finish_swap(filesystem: FileSystem, directory: str) -> bool:
         return False
     except CorruptionError as error:
         raise error.located(path) from error
-    names = filesystem.list_directory(directory)
+    names = _present(filesystem, directory, _names_of(intent))
     apply(operations_of_redo(intent, names), filesystem, directory)
     return True
+
+
+def _names_of(intent: SwapIntent) -> Iterator[str]:
+    """Every file that a redo may touch."""
+    for kind in intent.kinds:
+        for state in (FileState.CLEANED, FileState.SWAP):
+            yield file_name(intent.base_offset, kind, state)
+    for base in intent.old_bases:
+        for kind in (*SEGMENT_KINDS, FileKind.SNAPSHOT):
+            yield file_name(base, kind)
+
+
+def _present(filesystem: FileSystem, directory: str, names: Iterable[str]) -> list[str]:
+    """Those of `names` that are there. Asking for each, not listing the directory: thousands of
+    groups may be swapped in a directory of tens of thousands of files."""
+    return [name for name in names if filesystem.exists(os.path.join(directory, name))]
 
 
 def remove_deleted(filesystem: FileSystem, directory: str) -> Sequence[str]:

@@ -120,7 +120,7 @@ def test_each_batch_becomes_what_the_naive_twin_makes_of_it(
     chunk_bytes: int, tmp_path: Path, count_cases: Callable[[str, int], None]
 ) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(times(40)):
+    for seed in range(max(12, times(40))):
         (tmp_path / f"{seed}").mkdir()
         features = Features(legacy=seed % 4 == 0, batches=80)
         log = write_random_log(500 + seed, tmp_path / f"{seed}", features)
@@ -149,7 +149,7 @@ def test_each_batch_becomes_what_the_naive_twin_makes_of_it(
             assert next(waiting, None) is None
         assert after == naive.cleaning.records_kept
         assert before == after + sum(naive.cleaning.drops.values())
-    assert {kind for kind in KINDS if seen[kind] < 3} == set()
+    assert {kind for kind in KINDS if seen[kind] < 2} == set()
     count_cases("batches decided as the naive twin decides them", sum(seen.values()))
 
 

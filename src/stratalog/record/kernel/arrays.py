@@ -60,7 +60,7 @@ REASONS = ("superseded", "tombstone_expired", "aborted", "no_key", "control_expi
 # Damage found by a kernel.
 OK = 0
 BAD_LENGTH, BAD_MAGIC, BAD_CRC, BAD_ORDER, BAD_COUNT = 1, 2, 3, 4, 5
-BAD_RECORD, BAD_DELTA, BAD_KEY, BAD_VALUE, BAD_CONTROL = 6, 7, 8, 9, 10
+BAD_RECORD, BAD_DELTA, BAD_KEY, BAD_VALUE, BAD_CONTROL, BAD_SEGMENT = 6, 7, 8, 9, 10, 11
 DAMAGE = {
     BAD_LENGTH: "batch length out of bounds",
     BAD_MAGIC: "unknown magic",
@@ -72,4 +72,5 @@ DAMAGE = {
     BAD_KEY: "key length out of bounds",
     BAD_VALUE: "value length out of bounds",
     BAD_CONTROL: "control batch is compressed",
+    BAD_SEGMENT: "offset belongs to the next segment",
 }

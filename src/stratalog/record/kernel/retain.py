@@ -150,7 +150,7 @@ def retain_records(
     first_dirty: int,
     end_offset: int,
     now_ms: int,
-    delete_retention_ms: int,
+    new_horizon: int,
     has_keyless: bool,
     retain_keyless: bool,
     scratch: Any,
@@ -160,7 +160,8 @@ def retain_records(
     """Decide the records of rows [first_row, end_row) and write those that stay to `kept`.
 
     live, dead: int64[] sorted offsets (module docstring); scratch: int64[n, 5], n >= the largest
-    count of a batch; kept: uint8[]; dropped: int64[5], grows by reason.
+    count of a batch; kept: uint8[]; dropped: int64[5], grows by reason. `new_horizon`: the deadline
+    that tombstones get now (ms); below 0 they get none, and stay.
     Fills action, kept_start, kept_end, kept_count, new_base_timestamp, new_max_timestamp.
     Returns (bytes written to `kept`, error, position of the batch with the error).
     """
@@ -268,8 +269,8 @@ def retain_records(
             batch,
             count,
             nothing_left,
-            (has_tombstone or batch.needs_horizon == 1) and not horizon_set,
-            now_ms + delete_retention_ms,
+            (has_tombstone or batch.needs_horizon == 1) and not horizon_set and new_horizon >= 0,
+            new_horizon,
             scratch,
             kept,
             written,

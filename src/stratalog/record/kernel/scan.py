@@ -49,6 +49,7 @@ _HEADER_BYTES = 61
 _LOG_OVERHEAD = 12
 _SMALLEST_BATCH_BYTES = 17
 """Up to the magic, which says what follows."""
+_MAX_OFFSET = (1 << 63) - 1
 _CRC_AT = 17
 _CRC_FROM = 21
 _CODEC_MASK = 7
@@ -141,7 +142,8 @@ def scan_batches(
                 size - _HEADER_BYTES
             ) // SMALLEST_RECORD_BYTES:
                 return row, position, BAD_COUNT, position
-            if base_offset <= previous_last_offset or batch.last_offset < base_offset:
+            # Past the last offset there is: the sum must not be asked, numba's may not overflow.
+            if base_offset <= previous_last_offset or base_offset > _MAX_OFFSET - last_delta:
                 return row, position, BAD_ORDER, position
             if batch.last_offset >= crc_from:
                 expected = load_u32(raw, position + _CRC_AT)

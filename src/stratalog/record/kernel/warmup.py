@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from stratalog.record.builder import NewRecord, build_batch
-from stratalog.record.kernel import arrays, columns, offset_map, retain, rewrite, scan
+from stratalog.record.kernel import arrays, columns, frames, offset_map, retain, rewrite, scan
 from stratalog.record.kernel.compile import warm_up
 
 _I = np.int64
@@ -60,6 +60,7 @@ def exercise() -> None:
         raw, raw, table, 0, 1, none, none, 0, 2, 0, 0, False, False, rows, kept, drops
     )
     rewrite.assemble(raw, kept, table, 0, 1, 0, out, np.zeros((1, 4), _I))
+    _exercise_frames(raw, out)
 
 
 def _exercise_map(hashes: np.ndarray, offsets: np.ndarray) -> None:
@@ -70,3 +71,9 @@ def _exercise_map(hashes: np.ndarray, offsets: np.ndarray) -> None:
     offset_map.extract(larger, 1, hashes.copy(), offsets.copy())
     offset_map.extract_offsets(larger, offsets.copy())
     offset_map.partition(hashes, offsets, 2, 1, hashes.copy(), offsets.copy(), np.zeros(3, _I))
+
+
+def _exercise_frames(raw: np.ndarray, out: np.ndarray) -> None:
+    codecs, starts, ends = np.zeros(1, _I), np.zeros(1, _I), np.full(1, 8, _I)
+    frames.unpack_rows(codecs, raw, starts, ends, out, 0, 0, 1 << 20, 0, 0, 0, np.zeros(1, _I))
+    frames.pack_rows(codecs, raw, starts, ends, out, 0, 0, 0, 0, 0, np.zeros(1, _I))
