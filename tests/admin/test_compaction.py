@@ -490,7 +490,7 @@ def test_a_retention_beyond_all_time_keeps_tombstones(golden_dir: Path, tmp_path
         report = run([copy], Mode.IN_PLACE, given=given, now_ms=NOW_MS + hour * HOUR_MS)
         assert report.totals.dropped.tombstone_expired == 0
     segments = parse_log((copy / "golden-0" / f"{0:020d}.log").read_bytes())
-    horizons = [batch.delete_horizon_ms for batch in segments]
+    horizons = [batch.horizon_ms for batch in segments]
     assert all(horizon is None or horizon > 0 for horizon in horizons)
 
 

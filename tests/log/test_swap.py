@@ -372,6 +372,7 @@ def test_a_swap_asks_for_its_own_files_only(tmp_path: Path) -> None:
             raise AssertionError(path)
 
     scene = SCENES[0]
-    replacement = set_up(scene, tmp_path)
-    swap(Unlisted(), str(tmp_path), replacement)
-    assert live(tmp_path) == new_content(scene)
+    directory = tmp_path / "orders-0"
+    replacement = set_up(scene, directory)
+    swap(Unlisted(), str(directory), replacement)
+    assert live(directory) == new_content(scene)
