@@ -31,7 +31,6 @@ from tests.oracle import (
 Count = Callable[[str, int], None]
 
 
-@pytest.mark.requirement("CMP-1", "CMP-3", "CMP-4", "CMP-11", "CMP-13", "CMP-14", "CMP-15")
 @pytest.mark.parametrize("kafka", rounds(), ids=lambda r: r.name)
 def test_naive_cleaner_makes_what_kafka_made(
     kafka: Round, tmp_path: Path, count_cases: Count
@@ -64,7 +63,6 @@ def test_naive_cleaner_makes_what_kafka_made(
     count_cases("rounds of Kafka's cleaner repeated by the naive twin", 1)
 
 
-@pytest.mark.requirement("CMP-18")
 @pytest.mark.parametrize("kafka", rounds(), ids=lambda r: r.name)
 def test_fold_is_the_same_before_and_after(kafka: Round, count_cases: Count) -> None:
     before = fold(kafka.before)

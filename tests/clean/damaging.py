@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import struct
 
+import google_crc32c
+
 from tests.naive import codecs
-from tests.naive.crc32c import crc32c
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 
@@ -47,7 +48,7 @@ def raw_batch(
 
 def sealed(batch: bytes) -> bytes:
     """The same with its CRC-32C made right."""
-    return batch[:17] + struct.pack(">I", crc32c(batch[21:])) + batch[21:]
+    return batch[:17] + struct.pack(">I", google_crc32c.value(batch[21:])) + batch[21:]
 
 
 def varint(value: int) -> bytes:

@@ -15,6 +15,7 @@ from stratalog.record.kernel.compile import JIT, warm_up
 
 ROOT = Path(__file__).resolve().parents[3]
 
+PLAIN_PYTHON = ("record/kernel", "clean/test_oracle.py", "clean/test_damage.py")
 needs_jit = pytest.mark.skipif(not JIT, reason="nothing is compiled under NUMBA_DISABLE_JIT=1")
 
 CLEAN_ALL = """
@@ -81,12 +82,13 @@ def test_warming_up_compiles_each_kernel_for_the_only_types_it_meets(tmp_path: P
 def test_kernels_are_tested_as_plain_python_too(tmp_path: Path) -> None:
     """K1: the tests of kernels, and a few of whole cleans, without the compiler."""
     selection = "kernel or plain-none or transactions or idempotent or tombstones-none or map-full"
+    selection += " or fuzz or hostile_batches"
     done = run_python(
         [
             *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly"),
-            *("-k", f"({selection} or damage_tiny) and not test_compile"),
+            *("-k", f"({selection}) and not test_compile"),
             *(f"--rootdir={ROOT}", f"--basetemp={tmp_path / 'plain'}"),
-            *map(str, [ROOT / "tests/record/kernel", ROOT / "tests/clean/test_oracle.py"]),
+            *(str(ROOT / "tests" / place) for place in PLAIN_PYTHON),
         ],
         ROOT,
         NUMBA_DISABLE_JIT="1",

@@ -1,0 +1,162 @@
+"""Rules of cleaning, one little log each: tombstones, keys that are not there, last batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stratalog.clean.local_engine import LocalEngine
+from tests.clean.driving import (
+    FS,
+    NOW_MS,
+    Case,
+    batch_of,
+    case_of,
+    clean_case,
+    move_checkpoint,
+    surviving,
+    write_case,
+)
+from tests.naive import files
+from tests.naive.records import Batch, parse_log
+from tests.oracle import golden_rounds
+
+HOUR_MS = 3_600_000
+
+
+def engine() -> LocalEngine:
+    return LocalEngine(FS, threads=1)
+
+
+def at(case: Case, now_ms: int) -> Case:
+    return replace(case, inputs=replace(case.inputs, now_ms=now_ms))
+
+
+def again(case: Case, now_ms: int) -> None:
+    """Clean the same range at another time."""
+    move_checkpoint(case, 0)
+    assert clean_case(engine(), at(case, now_ms)) is not None
+
+
+def batches_of(case: Case) -> list[Batch]:
+    return [b for segment in files.read_segments(case.partition) for b in segment.batches]
+
+
+@pytest.mark.requirement("CMP-8")
+def test_a_tombstone_goes_when_the_horizon_in_its_batch_has_come(tmp_path: Path) -> None:
+    records = [(b"a", b"1"), (b"a", None), (b"b", b"2")]
+    settings = {"delete.retention.ms": str(HOUR_MS)}
+    case = write_case(tmp_path / "log", {0: [batch_of(0, *records)], 3: []}, settings)
+    timestamps = [record.timestamp for record in batches_of(case)[0].records()]
+
+    clean_case(engine(), case)
+    assert surviving(case.partition) == {1: (b"a", None), 2: (b"b", b"2")}
+    (batch,) = batches_of(case)
+    assert batch.horizon_ms == NOW_MS + HOUR_MS
+    assert [record.timestamp for record in batch.records()] == timestamps[1:]
+
+    again(case, NOW_MS + HOUR_MS - 1)
+    assert surviving(case.partition) == {1: (b"a", None), 2: (b"b", b"2")}
+    assert batches_of(case) == [batch]  # the horizon that was set once stays
+
+    again(case, NOW_MS + HOUR_MS)
+    assert surviving(case.partition) == {2: (b"b", b"2")}
+
+
+@pytest.mark.requirement("CMP-8")
+def test_a_retention_past_all_time_sets_no_horizon(tmp_path: Path) -> None:
+    settings = {"delete.retention.ms": str((1 << 63) - 1)}
+    case = write_case(tmp_path / "log", {0: [batch_of(0, (b"a", None))], 1: []}, settings)
+    before = batches_of(case)
+    clean_case(engine(), case)
+    again(case, NOW_MS + 1_000_000 * HOUR_MS)
+    assert batches_of(case) == before
+
+
+@pytest.mark.requirement("CMP-8")
+def test_a_later_value_removes_a_tombstone_at_once(tmp_path: Path) -> None:
+    batches = [batch_of(0, (b"a", None)), batch_of(1, (b"a", b"2"))]
+    case = write_case(tmp_path / "log", {0: batches, 2: []})
+    clean_case(engine(), case)
+    assert surviving(case.partition) == {1: (b"a", b"2")}
+
+
+@pytest.mark.requirement("CMP-10")
+def test_records_without_a_key_go_and_are_counted_or_stay_if_asked(tmp_path: Path) -> None:
+    (kafka,) = [kafka for kafka in golden_rounds() if kafka.name.startswith("null-keys")]
+    before = surviving(kafka.before)
+    without_key = {offset for offset, (key, _) in before.items() if key is None}
+    dropped = case_of(kafka, tmp_path / "dropped")
+    cleaned = clean_case(engine(), dropped)
+    assert cleaned is not None
+    assert cleaned.volume.drops.no_key == len(without_key) == 30
+
+    kept = case_of(kafka, tmp_path / "kept")
+    cleaned = clean_case(engine(), kept, retain_keyless=True)
+    assert cleaned is not None
+    assert cleaned.volume.drops.no_key == 0
+    left = surviving(kept.partition)
+    assert without_key <= left.keys()
+    assert {offset: left[offset] for offset in left.keys() - without_key} == surviving(
+        dropped.partition
+    )
+
+
+@pytest.mark.requirement("CMP-13")
+def test_the_last_batch_of_the_range_stays_without_its_records(tmp_path: Path) -> None:
+    """Also when it ends the range of a segment that is not the last of its log."""
+    batches = [batch_of(0, (b"a", b"1")), batch_of(1, (None, b"no key"))]
+    case = write_case(tmp_path / "log", {0: batches, 2: []})
+    clean_case(engine(), case)
+    first, last = batches_of(case)
+    assert (first.base_offset, first.count) == (0, 1)
+    assert (last.base_offset, last.last_offset, last.count) == (1, 1, 0)
+    assert last.crc_ok()
+
+
+@pytest.mark.requirement("CMP-1", "CMP-2")
+def test_the_active_segment_takes_no_part(tmp_path: Path) -> None:
+    active = batch_of(1, (b"a", b"new"))
+    case = write_case(tmp_path / "log", {0: [batch_of(0, (b"a", b"old"))], 1: [active]})
+    cleaned = clean_case(engine(), case)
+    assert cleaned is not None
+    assert cleaned.keys == 1
+    assert surviving(case.partition) == {0: (b"a", b"old"), 1: (b"a", b"new")}
+
+
+@pytest.mark.requirement("CMP-15")
+def test_a_batch_that_loses_nothing_is_copied_with_its_neighbours_rewritten(tmp_path: Path) -> None:
+    for codec in range(5):
+        batches = [
+            batch_of(0, (b"a", b"1"), (b"b", b"2"), codec=codec),
+            batch_of(2, (b"c", b"3"), (b"d", b"4"), codec=codec),
+            batch_of(4, (b"b", b"5"), (b"e", b"6"), codec=codec),
+        ]
+        case = write_case(tmp_path / f"{codec}", {0: batches, 6: []})
+        clean_case(engine(), case)
+        made = batches_of(case)
+        assert [batch.raw for batch in made[1:]] == batches[1:]
+        rewritten, original = made[0], parse_log(batches[0])[0]
+        assert rewritten.crc_ok()
+        assert [record.key for record in rewritten.records()] == [b"a"]
+        for name in ("base_offset", "last_offset", "leader_epoch", "attributes", "base_timestamp"):
+            assert getattr(rewritten, name) == getattr(original, name)
+
+
+@pytest.mark.requirement("CMP-11", "CMP-19")
+def test_a_segment_that_loses_nothing_is_left_alone(tmp_path: Path) -> None:
+    case = write_case(tmp_path / "log", {0: [batch_of(0, (b"a", b"1"))], 1: []})
+
+    def files_there() -> dict[str, tuple[int, int]]:
+        stats = {path.name: path.stat() for path in case.partition.iterdir()}
+        return {name: (stat.st_ino, stat.st_mtime_ns) for name, stat in stats.items()}
+
+    before = files_there()
+    cleaned = clean_case(engine(), case)
+    assert cleaned is not None
+    (group,) = cleaned.groups
+    assert group.unchanged
+    assert group.parts == ()
+    assert files_there() == before
