@@ -20,7 +20,8 @@ from tests.clean.driving import (
     write_case,
 )
 from tests.naive import files
-from tests.naive.records import Batch, parse_log
+from tests.naive.files import Aborted
+from tests.naive.records import Batch, build_marker, build_v2, parse_log
 from tests.oracle import golden_rounds
 
 HOUR_MS = 3_600_000
@@ -160,3 +161,51 @@ def test_a_segment_that_loses_nothing_is_left_alone(tmp_path: Path) -> None:
     assert group.unchanged
     assert group.parts == ()
     assert files_there() == before
+
+
+@pytest.mark.requirement("CMP-14")
+def test_an_aborted_range_without_data_leaves_the_index_of_an_untouched_segment(
+    tmp_path: Path,
+) -> None:
+    """The marker stays until its horizon has come; no batch of its segment changes."""
+    aborted = Aborted(7, 0, 5, 6)
+    plain = build_marker(0, offset=5, timestamp=1, producer_id=7, producer_epoch=0)
+    marker = build_v2(
+        parse_log(plain)[0].records(),
+        base_offset=5,
+        last_offset=5,
+        horizon_ms=NOW_MS + HOUR_MS,
+        producer_id=7,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+    )
+    batches = [marker, batch_of(6, (b"a", b"1"))]
+    case = write_case(tmp_path / "log", {5: batches, 7: []})
+    path = case.partition / files.name(5, ".txnindex")
+    path.write_bytes(files.encode_txn_index([aborted]))
+    clean_case(engine(), case)
+    assert [batch.raw for batch in batches_of(case)] == batches
+    assert not path.exists()
+
+
+@pytest.mark.requirement("CMP-5")
+def test_a_full_map_ends_the_round_after_what_needs_no_place_in_it(tmp_path: Path) -> None:
+    """Batches without keys to map, before the first that finds the map full, are behind it."""
+    keyless = [batch_of(2, (None, b"x")), batch_of(3, (None, b"y"))]
+    batches = [batch_of(0, (b"a", b"1"), (b"b", b"2")), *keyless, batch_of(4, (b"c", b"3"))]
+    case = write_case(tmp_path / "log", {0: batches, 5: []})
+    cleaned = clean_case(engine(), case, max_keys=2)
+    assert cleaned is not None
+    assert (cleaned.keys, cleaned.end_offset) == (2, 4)
+    # Inside a batch the round ends with the last record that was mapped.
+    together = [batch_of(0, (b"a", b"1"), (b"b", b"2"), (None, b"x"), (b"c", b"3"))]
+    case = write_case(tmp_path / "together", {0: together, 4: []})
+    cleaned = clean_case(engine(), case, max_keys=2)
+    assert cleaned is not None
+    assert cleaned.end_offset == 2
+    # And if nothing more is to be mapped, the map has stopped nothing.
+    case = write_case(tmp_path / "all", {0: batches[:-1], 4: []})
+    cleaned = clean_case(engine(), case, max_keys=2)
+    assert cleaned is not None
+    assert cleaned.end_offset == 4

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from stratalog.record.kernel import arrays, scan
+from tests.clean.damaging import raw_batch, raw_record, varint
 from tests.naive import files
 from tests.naive.logs import Features, write_random_log
 from tests.naive.records import Batch, parse_log
@@ -174,3 +175,26 @@ def test_control_types_are_those_of_the_markers(tmp_path: Path) -> None:
             assert row["control_type"] == expected
             seen.add(expected)
     assert seen == {arrays.NOT_CONTROL, arrays.EMPTY_CONTROL, 0, 1}
+
+
+@pytest.mark.requirement("CMP-16")
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\x80",
+        raw_record(length=varint(99)),
+        raw_record(timestamp_delta=b"\xff" * 12),
+        raw_record(offset_delta=b"\xff" * 12),
+        raw_record(key_size=varint(4), key=b"\0\0", value_size=b"", value=b"", headers=b""),
+        raw_record(key_size=varint(3), key=b"\0\0\0"),
+        raw_record(key_size=varint(-1), key=b""),
+        raw_record(key_size=varint(1 << 62)),
+    ],
+)
+def test_a_control_record_that_is_none_counts_as_empty(payload: bytes) -> None:
+    data = raw_batch(payload + bytes(8), count=1, attributes=0x30)
+    raw, table = as_array(data), scanned(data)
+    table["payload_end"] = 61 + len(payload)  # what follows must not be taken for the key
+    scan.read_control_types(raw, raw, table, 0, 1)
+    assert table["control_type"].tolist() == [arrays.EMPTY_CONTROL]
