@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.admin.helpers import NOW_MS, copy_of, records, settings_of, tree, write_log
-from tests.admin.test_locking import held_by_another_process
+from tests.log.test_locking import held_by_another_process
 from tests.cli.helpers import Shell, stratalog
 from tests.oracle import Round, compare_partitions, fold, golden_rounds
 

@@ -93,6 +93,16 @@ class FailingFileSystem:
     def exists(self, path: str) -> bool:
         return FS.exists(path)
 
+    def is_directory(self, path: str) -> bool:
+        return FS.is_directory(path)
+
+    def remove_directory(self, path: str) -> None:
+        self.check("remove_directory", path)
+        FS.remove_directory(path)
+
+    def lock(self, path: str, *, exclusive: bool) -> Callable[[], None]:
+        return FS.lock(path, exclusive=exclusive)
+
     def make_directory(self, path: str) -> None:
         FS.make_directory(path)
 

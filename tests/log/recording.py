@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from stratalog.base.filesystem import FileStat, LocalFile, LocalFileSystem, OpenMode
@@ -45,6 +46,16 @@ class RecordingFileSystem:
 
     def exists(self, path: str) -> bool:
         return _LOCAL.exists(path)
+
+    def is_directory(self, path: str) -> bool:
+        return _LOCAL.is_directory(path)
+
+    def remove_directory(self, path: str) -> None:
+        self.note("remove_directory", path)
+        _LOCAL.remove_directory(path)
+
+    def lock(self, path: str, *, exclusive: bool) -> Callable[[], None]:
+        return _LOCAL.lock(path, exclusive=exclusive)
 
     def make_directory(self, path: str) -> None:
         self.note("make_directory", path)

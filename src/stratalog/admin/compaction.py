@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from stratalog.admin import copying, placing
 from stratalog.admin.directories import PartitionPlace, find_partitions
 from stratalog.admin.floors import clean_spec, log_settings
-from stratalog.admin.locking import locked
 from stratalog.admin.report import CompactionReport, Counts, Mode, PartitionReport
 from stratalog.admin.state import ReadPartition, read_partition, why_nothing
 from stratalog.base.clock import Clock, FixedClock
@@ -33,6 +32,7 @@ from stratalog.clean.job import CleanedPartition, CleaningJob, CleanSpec
 from stratalog.clean.plan import plan_clean, range_of
 from stratalog.clean.policy import CleanableRange
 from stratalog.config.settings import Settings
+from stratalog.log.locking import locked
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,9 @@ def compact(
     if (options.mode is Mode.OUT) != (options.out is not None):
         raise UsageError("a directory to write to goes with mode out, and with that only")
     places = find_partitions(targets, filesystem)
-    with locked((place.log_dir for place in places), exclusive=options.mode is Mode.IN_PLACE):
+    with locked(
+        (place.log_dir for place in places), filesystem, exclusive=options.mode is Mode.IN_PLACE
+    ):
         if options.out is None:
             return _compact(places, options, start_engine, filesystem, clock, on_progress)
         target = os.path.abspath(options.out)
@@ -100,7 +102,7 @@ def _working_copy(
 
     try:
         copies = copying.copy_partitions(places, target, filesystem, on_copied)
-        with locked([target], exclusive=True):
+        with locked([target], filesystem, exclusive=True):
             yield copies
         copying.fsync_copy(copies, target, filesystem)
     except CorruptionError as error:

@@ -21,13 +21,13 @@ from typing import Any
 
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.floors import append_codec, log_settings
-from stratalog.admin.locking import locked
 from stratalog.admin.partitioner import partition_of_key
 from stratalog.admin.rows import Row, RowRules, read_rows, record_maker
 from stratalog.base.clock import Clock
 from stratalog.base.errors import UsageError
 from stratalog.base.filesystem import FileSystem
 from stratalog.config.settings import Settings
+from stratalog.log.locking import locked
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
 from stratalog.record.builder import NewRecord
@@ -114,7 +114,7 @@ def import_file(
     log_dir = os.path.abspath(log_dir)
     filesystem.make_directory(log_dir)
     started = time.perf_counter()
-    with locked([log_dir], exclusive=True):
+    with locked([log_dir], filesystem, exclusive=True):
         places = [
             PartitionPlace(log_dir, TopicPartition(options.topic, number))
             for number in range(options.partitions)

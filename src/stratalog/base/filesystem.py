@@ -9,18 +9,22 @@ Invariants
 - I2  Nothing is durable before `File.fsync` (contents) and `FileSystem.fsync_directory` (names).
 - I3  `rename` replaces an existing target atomically, as POSIX has it.
 - I4  A missing file raises the built-in `FileNotFoundError`, which callers are expected to handle.
+- I5  A lock is of this process as a whole and ends with it; asking twice inside the process is
+      refused like a stranger.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from stratalog.base.errors import StorageFullError, StorageIOError
+from stratalog.base.errors import LogLockedError, StorageFullError, StorageIOError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -32,10 +36,15 @@ replacing what was there, read and write."""
 
 @dataclass(frozen=True, slots=True)
 class FileStat:
-    """What the disk knows of a file: size in bytes, modification time in ms since the epoch."""
+    """What the disk knows of a file: size in bytes, modification time in ms since the epoch.
+
+    `file_id` stays the same when a file is renamed or changed in place, and is another one when a
+    file is replaced or copied.
+    """
 
     size_bytes: int
     modified_ms: int
+    file_id: int
 
 
 class File(Protocol):
@@ -74,17 +83,32 @@ class FileSystem(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def is_directory(self, path: str) -> bool: ...
+
     def make_directory(self, path: str) -> None:
         """Create a directory and its parents; one that is there already is fine."""
         ...
 
-    def rename(self, old_path: str, new_path: str) -> None: ...
+    def remove_directory(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        """Of a file, or of a directory to a name that is free."""
+        ...
 
     def unlink(self, path: str) -> None: ...
 
     def set_modified(self, path: str, modified_ms: int) -> None: ...
 
     def fsync_directory(self, path: str) -> None: ...
+
+    def lock(self, path: str, *, exclusive: bool) -> Callable[[], None]:
+        """Lock the file `path` for this process; what is answered lets go of it.
+
+        An exclusive lock makes the file if it is missing. Raises `LogLockedError` if it is held.
+        """
+        ...
 
 
 @contextmanager
@@ -170,14 +194,21 @@ class LocalFileSystem:
     def stat(self, path: str) -> FileStat:
         with translated_errors(path):
             found = os.stat(path)
-            return FileStat(found.st_size, found.st_mtime_ns // 1_000_000)
+            return FileStat(found.st_size, found.st_mtime_ns // 1_000_000, found.st_ino)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
 
+    def is_directory(self, path: str) -> bool:
+        return os.path.isdir(path)
+
     def make_directory(self, path: str) -> None:
         with translated_errors(path):
             os.makedirs(path, exist_ok=True)
+
+    def remove_directory(self, path: str) -> None:
+        with translated_errors(path):
+            os.rmdir(path)
 
     def rename(self, old_path: str, new_path: str) -> None:
         with translated_errors(old_path):
@@ -198,6 +229,58 @@ class LocalFileSystem:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
+
+    def lock(self, path: str, *, exclusive: bool) -> Callable[[], None]:
+        real_path = os.path.realpath(path)
+        with _LOCKS_LOCK:
+            held = _LOCKS.get(real_path)
+            if held is None:
+                held = _Lock(_lock_descriptor(path, exclusive), exclusive)
+                _LOCKS[real_path] = held
+            elif exclusive or held.exclusive:
+                raise LogLockedError(f"{path}: this process holds the lock already")
+            held.holders += 1
+        released = False
+
+        def release() -> None:
+            nonlocal released
+            with _LOCKS_LOCK:
+                if released:
+                    return
+                released = True
+                held.holders -= 1
+                if held.holders == 0:
+                    del _LOCKS[real_path]
+                    os.close(held.descriptor)
+
+        return release
+
+
+@dataclass(slots=True)
+class _Lock:
+    descriptor: int
+    exclusive: bool
+    holders: int = 0
+
+
+_LOCKS: dict[str, _Lock] = {}
+"""POSIX drops a process's lock when any descriptor of the file is closed, and never refuses the
+process itself: so each lock file is opened once, and this table refuses."""
+_LOCKS_LOCK = threading.Lock()
+
+
+def _lock_descriptor(path: str, exclusive: bool) -> int:
+    flags = os.O_RDWR | os.O_CREAT if exclusive else os.O_RDONLY
+    with translated_errors(path):
+        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.lockf(descriptor, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno in (errno.EACCES, errno.EAGAIN):
+            raise LogLockedError(f"{path}: held by another running process") from None
+        raise StorageIOError(f"{path}: {error.strerror}") from error
+    return descriptor
 
 
 def read_file(filesystem: FileSystem, path: str, limit_bytes: int) -> bytes:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.admin.locking import locked
 from stratalog.admin.report import Mode
 from stratalog.base.errors import LogLockedError, StorageIOError
+from stratalog.base.filesystem import LocalFileSystem
+from stratalog.log.locking import locked
 from tests.admin.helpers import records, run, tree, write_log
 
 _HOLD = """
@@ -46,10 +47,10 @@ def test_a_directory_of_a_live_process_is_refused_until_it_ends(
     with (
         held_by_another_process(tmp_path),
         pytest.raises(LogLockedError, match=str(tmp_path)),
-        locked([tmp_path.as_posix()], exclusive=exclusive),
+        locked([tmp_path.as_posix()], LocalFileSystem(), exclusive=exclusive),
     ):
         raise AssertionError
-    with locked([tmp_path.as_posix()], exclusive=exclusive):
+    with locked([tmp_path.as_posix()], LocalFileSystem(), exclusive=exclusive):
         pass
     assert (tmp_path / ".lock").exists()
 
@@ -57,17 +58,17 @@ def test_a_directory_of_a_live_process_is_refused_until_it_ends(
 def test_whoever_changes_a_directory_keeps_others_out(tmp_path: Path) -> None:
     probe = "import fcntl,sys; fcntl.lockf(open(sys.argv[1],'a+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
     arguments = [sys.executable, "-c", probe, str(tmp_path / ".lock")]
-    with locked([str(tmp_path), str(tmp_path / ".")], exclusive=True):
+    with locked([str(tmp_path), str(tmp_path / ".")], LocalFileSystem(), exclusive=True):
         assert subprocess.run(arguments, capture_output=True, check=False).returncode != 0
     assert subprocess.run(arguments, capture_output=True, check=False).returncode == 0
 
 
 def test_whoever_only_reads_makes_no_lock_file(tmp_path: Path) -> None:
-    with locked([str(tmp_path)], exclusive=False):
+    with locked([str(tmp_path)], LocalFileSystem(), exclusive=False):
         assert list(tmp_path.iterdir()) == []
     with (
         pytest.raises(StorageIOError),
-        locked([str(tmp_path / "none")], exclusive=True),
+        locked([str(tmp_path / "none")], LocalFileSystem(), exclusive=True),
     ):
         raise AssertionError
 
