@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.admin.helpers import NOW_MS, copy_of, records, settings_of, tree, write_log
-from tests.log.test_locking import held_by_another_process
 from tests.cli.helpers import Shell, stratalog
+from tests.log.test_locking import held_by_another_process
 from tests.oracle import Round, compare_partitions, fold, golden_rounds
 
 NOW = ("--now", NOW_MS)
