@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from stratalog.admin.report import Mode
-from stratalog.base.errors import CorruptionError, StorageFullError, UsageError
+from stratalog.base.errors import CorruptionError, LogChangedError, StorageFullError, UsageError
 from stratalog.clean.engine import Engine, OnProgress, Progress
 from stratalog.clean.job import CleanedPartition, CleaningJob
 from stratalog.log import swap
+from stratalog.segment.names import FileKind
 from tests.admin.helpers import (
     HOUR_MS,
     NOW_MS,
@@ -29,6 +31,11 @@ from tests.naive.records import parse_log
 from tests.oracle import Round, compare_partitions, fold, golden_rounds, index_problems, rounds
 
 CHECKPOINT = "cleaner-offset-checkpoint"
+
+
+def entries(path: Path) -> str:
+    """A checkpoint's text without the blanks at its end, which hold a checksum."""
+    return path.read_text().rstrip() + "\n"
 
 
 # ---------------------------------------------------------------- what comes of it
@@ -105,7 +112,7 @@ def test_a_non_empty_active_segment_is_rolled_first(tmp_path: Path) -> None:
         f"{4:020d}.log",
     ]
     assert (partition / f"{4:020d}.snapshot").exists()
-    assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 4\n"
+    assert entries(tmp_path / CHECKPOINT) == "0\n1\norders 0 4\n"
     assert index_problems(partition) == []
 
 
@@ -150,7 +157,7 @@ def test_many_partitions_in_one_run_and_nothing_to_do_the_second_time(tmp_path: 
     assert jobs == [3]
     assert [found.partition for found in report.partitions] == ["orders-0", "orders-1", "orders-2"]
     assert report.totals.records_after == 6
-    assert (log_dir / CHECKPOINT).read_text() == (
+    assert entries(log_dir / CHECKPOINT) == (
         "0\n4\nelsewhere 5 77\norders 0 4\norders 1 8\norders 2 12\n"
     )
     assert {path.name: fold(path) for path in log_dir.iterdir() if path.is_dir()} == folds
@@ -171,7 +178,7 @@ def test_an_invalid_checkpoint_is_reset_even_if_nothing_is_cleaned(tmp_path: Pat
     assert dry.partitions[0].skipped == "the log is empty"
     assert "99" in (tmp_path / CHECKPOINT).read_text()
     run([tmp_path], Mode.IN_PLACE)
-    assert (tmp_path / CHECKPOINT).read_text() == "0\n1\norders 0 0\n"
+    assert entries(tmp_path / CHECKPOINT) == "0\n1\norders 0 0\n"
 
 
 def test_why_nothing_is_cleaned(tmp_path: Path) -> None:
@@ -244,9 +251,9 @@ def test_out_holds_the_chosen_partitions_and_their_checkpoints(tmp_path: Path) -
         "recovery-point-offset-checkpoint",
         "replication-offset-checkpoint",
     }
-    assert (out / CHECKPOINT).read_text() == "0\n1\norders 1 3\n"
-    assert (out / "log-start-offset-checkpoint").read_text() == "0\n1\norders 1 1\n"
-    assert (out / "recovery-point-offset-checkpoint").read_text() == "0\n1\norders 1 3\n"
+    assert entries(out / CHECKPOINT) == "0\n1\norders 1 3\n"
+    assert entries(out / "log-start-offset-checkpoint") == "0\n1\norders 1 1\n"
+    assert entries(out / "recovery-point-offset-checkpoint") == "0\n1\norders 1 3\n"
     assert (out / "replication-offset-checkpoint").read_text() == ""
     assert (out / "orders-1" / "partition.metadata").exists()
     assert list(out.rglob("*.part")) == []
@@ -282,8 +289,8 @@ def test_partitions_of_several_log_directories_go_into_one(tmp_path: Path) -> No
     (tmp_path / "disk1" / ".kafka_cleanshutdown").touch()
     out = tmp_path / "out"
     run([tmp_path / "disk1", tmp_path / "disk2"], Mode.OUT, out=out)
-    assert (out / CHECKPOINT).read_text() == "0\n2\na 0 3\nb 0 3\n"
-    assert (out / "recovery-point-offset-checkpoint").read_text() == "0\n2\na 0 3\nb 0 2\n"
+    assert entries(out / CHECKPOINT) == "0\n2\na 0 3\nb 0 3\n"
+    assert entries(out / "recovery-point-offset-checkpoint") == "0\n2\na 0 3\nb 0 2\n"
     assert not (out / ".kafka_cleanshutdown").exists()
 
 
@@ -446,11 +453,11 @@ def test_an_unfinished_swap_is_finished_first(tmp_path: Path) -> None:
     new = done / "orders-0" / f"{0:020d}"
     for kind in ("log", "index", "timeindex"):
         shutil.copy2(f"{new}.{kind}", partition / f"{0:020d}.{kind}.cleaned")
-    (partition / ".stratalog").mkdir()
-    intent = swap.SwapIntent((0, 3), 0, tuple(map(swap.FileKind, ("log", "index", "timeindex"))))
+    kinds = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+    intent = swap.SwapIntent((0, 3), (swap.NewSegment(0, kinds),))
     (partition / ".stratalog" / "swap-intent").write_bytes(intent.encode())
     before = tree(log_dir)
-    with pytest.raises(UsageError, match="interrupted cleaning"):
+    with pytest.raises(LogChangedError, match="segments are being replaced"):
         run([log_dir], Mode.DRY_RUN)
     assert tree(log_dir) == before
     run([log_dir], Mode.OUT, out=tmp_path / "out")
@@ -465,7 +472,7 @@ def test_an_unfinished_swap_is_finished_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("RCV-5")
-def test_strays_of_dead_attempts_go_but_kafkas_swap_files_are_left_to_recovery(
+def test_strays_of_dead_attempts_go_and_kafkas_swaps_are_finished(
     tmp_path: Path, golden_dir: Path
 ) -> None:
     copy = copy_of(golden_dir / "crash-states" / "2a-cleaned-left", tmp_path / "cleaned")
@@ -475,10 +482,31 @@ def test_strays_of_dead_attempts_go_but_kafkas_swap_files_are_left_to_recovery(
     assert list(copy.rglob("*.cleaned")) == []
     assert fold(copy / "golden-0") == expected
     copy = copy_of(golden_dir / "crash-states" / "3a-swap-all-old-present", tmp_path / "swap")
-    before = tree(copy)
-    with pytest.raises(UsageError, match="left by an interrupted cleaning"):
-        run([copy], Mode.IN_PLACE)
-    assert tree(copy) == before
+    assert list(copy.rglob("*.swap"))
+    run([copy], Mode.IN_PLACE)
+    assert list(copy.rglob("*.swap")) == []
+    assert fold(copy / "golden-0") == expected
+    assert index_problems(copy / "golden-0") == []
+
+
+@pytest.mark.requirement("RCV-1")
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_torn_end_is_a_case_for_repair(tmp_path: Path, mode: Mode) -> None:
+    partition = write_log(tmp_path / "data" / "orders-0", [[records("aab")], [records("ab")]])
+    path = partition / f"{3:020d}.log"
+    path.write_bytes(path.read_bytes()[:-1])
+    before = tree(tmp_path)
+    advice = f"`stratalog log repair {partition} --apply` puts it in order"
+    out = tmp_path / "out" if mode is Mode.OUT else None
+    with pytest.raises(CorruptionError, match=re.escape(advice)) as refused:
+        run([partition], mode, out=out)
+    assert refused.value.file == str(path)
+    assert tree(tmp_path) == before
+    # Closed in order, so no crash did it.
+    (tmp_path / "data" / ".kafka_cleanshutdown").touch()
+    with pytest.raises(CorruptionError) as refused:
+        run([partition], mode, out=out)
+    assert "repair" not in str(refused.value)
 
 
 @pytest.mark.requirement("CMP-8")

@@ -13,8 +13,14 @@ from stratalog.admin.importing import ImportOptions, ImportReport, import_file
 from stratalog.admin.partitioner import partition_of_key
 from stratalog.admin.rows import RowRules
 from stratalog.admin.state import open_to_read
+from stratalog.admin.verify import verify_partition
 from stratalog.base.clock import FixedClock
-from stratalog.base.errors import InvalidRecordError, RecordTooLargeError, UsageError
+from stratalog.base.errors import (
+    InvalidRecordError,
+    LogOfflineError,
+    RecordTooLargeError,
+    UsageError,
+)
 from stratalog.config.settings import Settings, resolve
 from stratalog.record.codec import Codec
 from stratalog.record.values import Record
@@ -173,3 +179,62 @@ def test_impossible_options_are_refused(
     with pytest.raises(UsageError, match=reason):
         _import(_csv(tmp_path, "a,1,0"), tmp_path / "log", options)
     assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.requirement("RCV-2", "RCV-3")
+def test_a_directory_is_left_closed_in_order(tmp_path: Path) -> None:
+    _import(_csv(tmp_path, "a,1,0", "b,2,0"), tmp_path / "log")
+    log_dir = tmp_path / "log"
+    assert (log_dir / ".kafka_cleanshutdown").exists()
+    assert (log_dir / "recovery-point-offset-checkpoint").read_text().startswith("0\n1\nt 0 2")
+
+
+@pytest.mark.requirement("RCV-1")
+def test_a_directory_that_was_not_closed_in_order_is_recovered_first(tmp_path: Path) -> None:
+    path, log_dir = _csv(tmp_path, "a,1,0", "b,2,0"), tmp_path / "log"
+    _import(path, log_dir)
+    (log_dir / ".kafka_cleanshutdown").unlink()
+    log = log_dir / "t-0" / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes() + b"\0" * 99)
+    report = _import(path, log_dir, replace(OPTIONS, append=True))
+    assert report.partitions[0].log_end_offset == 4
+    (place,) = find_partitions([str(log_dir)], DISK)
+    assert verify_partition(place, DISK, lambda _: None).problems == ()
+
+
+@pytest.mark.requirement("RCV-7")
+def test_nothing_is_added_to_a_damaged_log(tmp_path: Path) -> None:
+    path, log_dir = _csv(tmp_path, "a,1,0", "b,2,0"), tmp_path / "log"
+    _import(path, log_dir)
+    log = log_dir / "t-0" / f"{0:020d}.log"
+    log.write_bytes(log.read_bytes()[:-1])
+    with pytest.raises(LogOfflineError, match=r"t-0: quarantined: .*log repair .*settles it"):
+        _import(path, log_dir, replace(OPTIONS, append=True))
+
+
+@pytest.mark.parametrize("existed", [True, False])
+@pytest.mark.parametrize("fails", [UsageError, KeyboardInterrupt])
+def test_a_failed_import_of_a_new_topic_leaves_nothing(
+    tmp_path: Path, existed: bool, fails: type[BaseException]
+) -> None:
+    path, log_dir = _csv(tmp_path, "a,1,0"), tmp_path / "log"
+    if existed:
+        log_dir.mkdir()
+
+    def stop(_rows: int) -> None:
+        raise fails("enough")
+
+    settings = resolve({}, COMPACT)
+    with pytest.raises(fails):
+        options = replace(OPTIONS, partitions=3)
+        import_file(str(path), str(log_dir), options, settings, DISK, FixedClock(NOW_MS), stop)
+    if existed:
+        assert [path.name for path in log_dir.iterdir()] == [".lock"]
+    else:
+        assert not log_dir.exists()
+    # Beside another topic, that one and its directory stay in order.
+    _import(path, log_dir, replace(OPTIONS, topic="other"))
+    before = tree(log_dir)
+    with pytest.raises(fails):
+        import_file(str(path), str(log_dir), OPTIONS, settings, DISK, FixedClock(NOW_MS), stop)
+    assert tree(log_dir) == before

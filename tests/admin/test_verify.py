@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from stratalog.admin.directories import find_partitions
-from stratalog.admin.verify import Problem
+from stratalog.admin.verify import PartitionCheck, Problem
 from stratalog.admin.verifying import VerifyReport, verify
 from stratalog.base.clock import FixedClock
 from stratalog.config.settings import resolve
 from stratalog.record.builder import NewRecord, build_batch
+from stratalog.segment import digest as digests
+from stratalog.segment.log_file import LogFile
 from tests.admin.helpers import DISK, NOW_MS, copy_of, records, run, tree, write_log
 from tests.oracle import fold, rounds
 
@@ -119,6 +121,7 @@ def _crc(batch: bytearray) -> bytes:
 @pytest.mark.requirement("CMP-16", "RCV-1")
 def test_every_flip_in_a_log_that_anything_reveals_is_found(tmp_path: Path) -> None:
     partition = write_log(tmp_path / "orders-0", [[records("aab"), records("c")], []])
+    shutil.rmtree(partition / ".stratalog", ignore_errors=True)  # without a digest
     path = _first(partition, LOG)
     original = path.read_bytes()
     unseen = {start + at for start in _batch_starts(path) for at in range(12, 16)}
@@ -159,6 +162,145 @@ def test_damage_is_found_in_its_file(
     damage(partition)
     found = _problems(partition)
     assert any(p.file.endswith(suffix) and reason in p.reason for p in found), found
+
+
+# ---------------------------------------------------------------- one damage, one problem
+
+
+def test_problems_are_counted_in_words() -> None:
+    one = Problem("x", None, "wrong")
+    verdicts = [
+        PartitionCheck("p-0", "p-0", 1, 1, 1, 1, (one,) * count).verdict for count in (0, 1, 2)
+    ]
+    assert verdicts == ["sound", "1 problem", "2 problems"]
+
+
+def test_a_damaged_batch_is_one_problem_whatever_points_to_it(partition: Path) -> None:
+    path = _first(partition, LOG)
+    original, starts = path.read_bytes(), _batch_starts(path)
+    assert len(_first(partition, INDEX).read_bytes()) == 8
+    for number, start in enumerate(starts[:-1]):
+        for at, content, reason in (
+            (100, b"\xff\xff", "CRC-32C does not match"),
+            (8, b"\x7f", "batch length out of bounds"),
+            (16, b"\x03", "unknown magic"),
+            (0, b"\x01", None),
+        ):
+            _put(path, start + at, content)
+            (found,) = _problems(partition)
+            assert found.file == str(path), found
+            assert reason is None or (found.position, found.reason) == (start, reason), number
+            path.write_bytes(original)
+
+
+def test_an_offset_that_is_too_large_is_one_problem(tmp_path: Path) -> None:
+    """The batch behind it seems out of order, and its own index entry to mislead."""
+    batches = [records([f"key-{n}" for n in range(30)], "v" * 40, NOW_MS + m) for m in range(8)]
+    partition = write_log(tmp_path / "orders-0", [batches, []])
+    path = _first(partition, LOG)
+    starts, entries = _batch_starts(path), _first(partition, INDEX).read_bytes()
+    assert starts.index(int.from_bytes(entries[4:8], "big")) == 3
+    _put(path, starts[3] + 7, bytes([180]))  # for 90
+    assert _problems(partition) == [Problem(str(path), starts[4], "offsets do not increase")]
+
+
+def test_an_index_that_is_wrong_beside_the_damage_is_a_problem_of_its_own(partition: Path) -> None:
+    path, index, times = (_first(partition, suffix) for suffix in (LOG, INDEX, TIMES))
+    starts = _batch_starts(path)
+    _put(path, starts[1] + 100, b"\xff\xff")
+    _put(index, len(index.read_bytes()) - 1, b"\x01")
+    _put(times, 7, b"\x00")  # earlier than what is there
+    found = _problems(partition)
+    assert {(p.file, p.reason.split(" ")[0]) for p in found} == {
+        (str(path), "CRC-32C"),
+        (str(index), "no"),
+        (str(times), "timestamp"),
+    }
+
+
+def test_a_damaged_marker_is_one_problem(tmp_path: Path) -> None:
+    before = next(kafka.before for kafka in rounds() if sorted(kafka.before.glob("*.txnindex")))
+    partition = copy_of(before, tmp_path / before.name)
+    index = _first(partition, ABORTED)
+    marker = int.from_bytes(index.read_bytes()[18:26], "big")
+    path = index.with_suffix(LOG)
+    data = path.read_bytes()
+    (start,) = (
+        at
+        for at in _batch_starts(path)[:-1]
+        if int.from_bytes(data[at : at + 8], "big") == marker and data[at + 22] & 0x20
+    )
+    _put(path, start + 70, b"\xff")
+    assert _problems(partition) == [Problem(str(path), start, "CRC-32C does not match")]
+
+
+# ---------------------------------------------------------------- digests
+
+
+def _digest(partition: Path) -> None:
+    for path in partition.glob("*.log"):
+        base = int(path.stem)
+        log = LogFile.open(DISK, str(path))
+        made = digests.build_digest(DISK, str(partition), base, log, log.size_bytes())
+        digests.store_digest(DISK, str(partition), base, made)
+
+
+@pytest.mark.requirement("RCV-7")
+def test_with_a_digest_every_flip_in_a_log_is_found_and_is_one_problem(
+    tmp_path: Path, count_cases: Callable[[str, int], None]
+) -> None:
+    partition = write_log(tmp_path / "orders-0", [[records("aab"), records("c")], []])
+    _digest(partition)
+    path = _first(partition, LOG)
+    original = path.read_bytes()
+    for position in range(len(original)):
+        _put(path, position, bytes([original[position] ^ (1 << position % 8)]))
+        found = _problems(partition)
+        assert [problem.file for problem in found] == [str(path)], (position, found)
+        path.write_bytes(original)
+    assert _problems(partition) == []
+    count_cases("flips verified with a digest", len(original))
+
+
+@pytest.mark.requirement("RCV-7")
+def test_what_only_the_digest_knows_is_named_and_placed(tmp_path: Path) -> None:
+    batches = [records(["a", "b"], "v" * 20_000, NOW_MS + n) for n in range(6)]
+    partition = write_log(tmp_path / "orders-0", [batches, []])
+    _digest(partition)
+    assert _problems(partition) == []
+    path, index = _first(partition, LOG), _first(partition, INDEX)
+    original, starts = path.read_bytes(), _batch_starts(path)
+    _put(path, starts[3] + 15, b"\x09")
+    assert _problems(partition) == [
+        Problem(
+            str(path),
+            starts[2],
+            f"a batch header from here to {starts[4]} is not the one that was written",
+        )
+    ]
+    path.write_bytes(original[: starts[4]])
+    assert _problems(partition) == [
+        Problem(str(path), starts[4], f"the log ends here; it was {len(original)} bytes long")
+    ]
+    path.write_bytes(original)
+    good_index = index.read_bytes()
+    _put(index, 3, bytes([index.read_bytes()[3] + 1]))  # an entry that still misleads nobody
+    (found,) = _problems(partition)
+    assert (found.file, found.position) == (str(index), None)
+    _put(index, 7, b"\x01")
+    (found,) = _problems(partition)
+    assert "no batch starts at position" in found.reason
+    _put(index, 0, good_index)
+    # None of that without the digest, or with one of another file.
+    stored = _first(partition / ".stratalog", ".digest")
+    stored.write_bytes(stored.read_bytes()[:-1])
+    assert _problems(partition) == []
+    _digest(partition)
+    _put(path, starts[3] + 15, b"\x09")
+    assert len(_problems(partition)) == 1
+    shutil.copy(path, partition / "copy")
+    (partition / "copy").rename(path)
+    assert _problems(partition) == []
 
 
 def test_a_batch_of_the_next_segment_is_found(partition: Path) -> None:

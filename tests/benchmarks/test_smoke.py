@@ -18,6 +18,7 @@ TABLES = {
     "spark_bench.py": ["Spark takes"],
     "memory_bench.py": ["Bound: memory_bytes + buffers"],
     "kernels_bench.py": ["Steps on one thread", "Codecs on one thread"],
+    "append_bench.py": ["Appending on one thread, page cache", "Steps without flush"],
 }
 
 

@@ -190,7 +190,8 @@ def place(case: Case, cleaned: CleanedPartition, filesystem: FileSystem = FS) ->
     for group in cleaned.groups:
         if group.parts:
             parts = {FileKind(kind): name for kind, name in group.parts}
-            swap.swap(filesystem, str(case.partition), swap.Replacement(group.sources, parts))
+            new = (swap.SegmentParts(group.sources[0], parts),)
+            swap.swap(filesystem, str(case.partition), swap.Replacement(group.sources, new))
     swap.remove_deleted(filesystem, str(case.partition))
     move_checkpoint(case, cleaned.end_offset, filesystem)
 

@@ -359,3 +359,13 @@ def test_a_closed_pipe_and_no_colour_are_nothing_to_talk_about(log_dir: Path) ->
     done = stratalog("compact", log_dir, "--dry-run", *LOCAL, NO_COLOR="1")
     assert done.returncode == 0
     assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_producer_snapshot_is_for_people_to_read(golden_dir: Path, shell: Shell) -> None:
+    paths = (golden_dir / "idempotent").rglob("*.snapshot")
+    path = max(paths, key=lambda path: path.stat().st_size)
+    line = shell("log", "dump", path).out.splitlines()[1]
+    assert re.search(r"recent: \[\{last_sequence: \d+, last_offset: \d+, offset_delta: \d+,", line)
+    assert not re.search(r"['()]|None|True", line)
+    row = shell("log", "dump", path, "--format", "json").json["rows"][1]
+    assert row["recent"][0].keys() >= {"last_sequence", "last_offset"}

@@ -10,6 +10,8 @@ from stratalog.config.settings import DEFAULT, parse_pairs, resolve, setting
 from stratalog.config.table import TABLE, WITHOUT_EFFECT
 
 HOUR_MS = 3_600_000
+DELAY = "log.segment.delete.delay.ms"
+SCHEDULER = "log.flush.scheduler.interval.ms"
 
 
 @pytest.mark.requirement("CFG-1")
@@ -29,6 +31,15 @@ HOUR_MS = 3_600_000
         ("message.timestamp.after.max.ms", HOUR_MS),
         ("retention.ms", 168 * HOUR_MS),
         ("retention.bytes", -1),
+        ("file.delete.delay.ms", 60_000),
+        ("flush.messages", (1 << 63) - 1),
+        ("flush.ms", (1 << 63) - 1),
+        ("log.retention.check.interval.ms", 300_000),
+        ("log.flush.scheduler.interval.ms", (1 << 63) - 1),
+        ("log.flush.offset.checkpoint.interval.ms", 60_000),
+        ("log.flush.start.offset.checkpoint.interval.ms", 60_000),
+        ("num.recovery.threads.per.data.dir", 2),
+        ("log.dirs", None),
         ("producer.id.expiration.ms", 24 * HOUR_MS),
         ("log.cleaner.dedupe.buffer.size", 128 << 20),
         ("log.cleaner.io.buffer.load.factor", 0.9),
@@ -63,6 +74,16 @@ def test_defaults_are_kafkas(name: str, default: object) -> None:
         ("compaction.retain.null.key", "yes", "Expected value to be either true or false"),
         ("compression.type", "lzma", "String must be one of: uncompressed, zstd, lz4"),
         ("retention.ms", "-2", "Value must be at least -1"),
+        ("retention.bytes", "-2", "Value must be at least -1"),
+        ("log.retention.hours", "0", "Value must be -1 (unlimited) or at least 1"),
+        ("log.retention.hours", "2562047788016", "Not a number of type LONG"),
+        ("file.delete.delay.ms", "-1", "Value must be at least 0"),
+        ("flush.messages", "0", "Value must be at least 1"),
+        ("flush.ms", "-1", "Value must be at least 0"),
+        ("log.cleanup.interval.mins", "0", "Value must be at least 1"),
+        ("log.flush.scheduler.interval.ms", "0", "Value must be at least 1"),
+        ("num.recovery.threads.per.data.dir", "0", "Value must be at least 1"),
+        ("log.dirs", "", "Value must not be empty"),
         ("tombstone.horizon", "segment", "Not available yet"),
         ("log.cleaner.dedupe.buffer.size", "23", "Too small for one key"),
         ("log.cleaner.threads", "0", "Value must be at least 1"),
@@ -74,7 +95,7 @@ def test_bad_values_are_refused_in_kafkas_words(name: str, text: str, reason: st
     assert str(refused.value).startswith(f"Invalid value {text} for configuration {name}: {reason}")
 
 
-@pytest.mark.requirement("CFG-1")
+@pytest.mark.requirement("CFG-1", "RET-2")
 @pytest.mark.parametrize(
     ("given", "name", "value", "source"),
     [
@@ -99,6 +120,33 @@ def test_bad_values_are_refused_in_kafkas_words(name: str, text: str, reason: st
             "log.retention.ms",
         ),
         ({"log.retention.hours": "-1"}, "retention.ms", -1, "log.retention.hours"),
+        ({"log.retention.minutes": "-5"}, "retention.ms", -1, "log.retention.minutes"),
+        ({"retention.ms": "0"}, "retention.ms", 0, "retention.ms"),
+        (
+            {"retention.ms": "7", "log.retention.ms": "5", "log.retention.hours": "2"},
+            "retention.ms",
+            7,
+            "retention.ms",
+        ),
+        ({"log.retention.bytes": "9"}, "retention.bytes", 9, "log.retention.bytes"),
+        ({"log.segment.delete.delay.ms": "0"}, "file.delete.delay.ms", 0, DELAY),
+        ({"log.flush.interval.messages": "1"}, "flush.messages", 1, "log.flush.interval.messages"),
+        ({"log.flush.interval.ms": "8"}, "flush.ms", 8, "log.flush.interval.ms"),
+        ({"log.flush.scheduler.interval.ms": "6"}, "flush.ms", 6, SCHEDULER),
+        (
+            {"log.flush.scheduler.interval.ms": "6", "log.flush.interval.ms": "8"},
+            "flush.ms",
+            8,
+            "log.flush.interval.ms",
+        ),
+        (
+            {"log.flush.scheduler.interval.ms": "6", "flush.ms": "8"},
+            "log.flush.scheduler.interval.ms",
+            6,
+            SCHEDULER,
+        ),
+        ({"log.dir": "/a"}, "log.dirs", ("/a",), "log.dir"),
+        ({"log.dir": "/a", "log.dirs": "/b, /c,/b"}, "log.dirs", ("/b", "/c"), "log.dirs"),
         ({"log.roll.hours": "3"}, "segment.ms", 3 * HOUR_MS, "log.roll.hours"),
         ({"message.max.bytes": "7"}, "max.message.bytes", 7, "message.max.bytes"),
         (
@@ -123,6 +171,26 @@ def test_topic_name_wins_then_synonyms_in_order(
     assert settings.values[name] == value
     assert settings.sources[name] == source
     assert settings.is_given(name)
+
+
+@pytest.mark.requirement("RET-1")
+@pytest.mark.parametrize(
+    ("given", "interval_ms", "source"),
+    [
+        ({}, 300_000, DEFAULT),
+        ({"log.cleanup.interval.mins": "2"}, 120_000, "log.cleanup.interval.mins"),
+        ({"log.retention.check.interval.ms": "7"}, 7, "log.retention.check.interval.ms"),
+        (
+            {"log.cleanup.interval.mins": "2", "log.retention.check.interval.ms": "7"},
+            7,
+            "log.retention.check.interval.ms",
+        ),
+    ],
+)
+def test_how_often_retention_looks(given: dict[str, str], interval_ms: int, source: str) -> None:
+    settings = resolve(given)
+    assert settings.integer("log.retention.check.interval.ms") == interval_ms
+    assert settings.sources["log.retention.check.interval.ms"] == source
 
 
 @pytest.mark.requirement("CFG-1")
@@ -206,8 +274,9 @@ def test_what_nothing_obeys_is_accepted_and_named() -> None:
 
 def test_every_row_says_what_it_does_and_each_name_is_there_once() -> None:
     names = [name for row in TABLE for name in (row.name, *(s.name for s in row.synonyms))]
-    # compression.type is the one name that topics and brokers share.
-    assert len(names) == len(set(names))
+    # compression.type is the one name that topics and brokers share, and the scheduler's interval
+    # the one that is a setting of its own and the last word on another.
+    assert {name for name in names if names.count(name) > 1} == {SCHEDULER}
     for row in TABLE:
         assert row.doc.endswith(".")
         assert row.default is None or row.rule(row.default) is None

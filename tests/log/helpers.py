@@ -26,13 +26,26 @@ def open_log(
     """Open (or create) the log in `directory`; `changes`: settings, and arguments of `open`."""
     arguments = {
         name: changes.pop(name)
-        for name in ("create", "read_only", "repair_tail", "log_start_offset")
+        for name in ("create", "read_only", "repair_tail", "log_start_offset", "unclean")
         if name in changes
     }
     arguments.setdefault("create", not arguments.get("read_only"))
     return PartitionLog.open(
         str(directory), LogSettings(**changes), filesystem, clock or FixedClock(NOW), **arguments
     )
+
+
+def forget_digests(directory: Path) -> None:
+    """As if somebody else had rolled the segments."""
+    for digest in directory.glob(".stratalog/*.digest"):
+        digest.unlink()
+
+
+def open_as_if_rolled_by_kafka(directory: Path, *arguments: Any, **changes: Any) -> PartitionLog:
+    """`open_log`; after an unclean stop no digest says that sealed segments were synced."""
+    if changes.get("unclean") is not None:
+        forget_digests(directory)
+    return open_log(directory, *arguments, **changes)
 
 
 def records(count: int, *, size: int = 20, timestamp: int = NOW, key: str = "k") -> list[NewRecord]:
@@ -64,6 +77,15 @@ def contents(directory: Path) -> dict[str, bytes]:
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
         if path.is_file()
+    }
+
+
+def kafka_files(directory: Path) -> dict[str, bytes]:
+    """The same without our own state, of which Kafka knows nothing."""
+    return {
+        name: data
+        for name, data in contents(directory).items()
+        if not name.startswith(".stratalog")
     }
 
 

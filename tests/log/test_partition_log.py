@@ -16,6 +16,7 @@ from stratalog.base.clock import FixedClock
 from stratalog.base.errors import (
     CorruptionError,
     InvalidRecordError,
+    LogOfflineError,
     OffsetOutOfRangeError,
     OutOfOrderSequenceError,
     ProducerFencedError,
@@ -23,6 +24,7 @@ from stratalog.base.errors import (
     StorageIOError,
     UsageError,
 )
+from stratalog.log.opening import Unclean
 from stratalog.log.partition_log import AppendResult, PartitionLog
 from stratalog.record.builder import NewRecord, build_batch
 from stratalog.record.codec import Codec
@@ -31,7 +33,7 @@ from stratalog.record.layout import TimestampType
 from stratalog.segment import time_index
 from stratalog.segment.names import FileKind, file_name
 from stratalog.segment.segment import TimestampOffset
-from tests.log.helpers import NOW, FailingFileSystem, contents, open_log, records, sent
+from tests.log.helpers import NOW, FailingFileSystem, contents, kafka_files, open_log, records, sent
 
 
 def offsets_of(log: PartitionLog, start: int = 0) -> list[int]:
@@ -82,7 +84,7 @@ def test_a_log_may_begin_at_any_offset(tmp_path: Path) -> None:
     assert (log.log_start_offset, log.log_end_offset) == (70, 70)
     assert log.append_records(records(2)).first_offset == 70
     log.close()
-    assert sorted(contents(tmp_path / "t-0"))[0] == "00000000000000000070.index"
+    assert min(kafka_files(tmp_path / "t-0")) == "00000000000000000070.index"
 
 
 def test_what_is_not_there_is_not_opened(tmp_path: Path) -> None:
@@ -497,7 +499,17 @@ def test_a_failed_append_leaves_nothing_that_counts(tmp_path: Path) -> None:
             assert "on purpose" in str(error)
             assert log.log_end_offset == before.log_end_offset
             failed = True
+        was_tried = len(disk.actions) > script
         disk.fail = lambda _action, _path: False
+        if log.offline is not None:  # an fsync failed: only the disk knows what is there
+            log.close()
+            log = open_log(
+                directory,
+                filesystem=disk,
+                segment_bytes=650,
+                index_interval_bytes=100,
+                unclean=Unclean(0),
+            )
         first = log.append_records(records(6, size=40)).first_offset
         assert first == (8 if failed else 14)
         log.append_marker(ControlType.ABORT, producer_id=1, producer_epoch=0)
@@ -511,7 +523,7 @@ def test_a_failed_append_leaves_nothing_that_counts(tmp_path: Path) -> None:
         assert len(again.view.aborted_between(0, 100)) == 1
         again.close()
         script += 1
-        if not failed:
+        if not was_tried:
             break
     assert script > 5
 
@@ -558,8 +570,9 @@ def test_when_cutting_off_fails_too_the_log_takes_no_more(tmp_path: Path) -> Non
         log.append_records(records(2))
     assert offsets_of(log) == [0, 1]
     del log
-    again = open_log(tmp_path / "t-0", repair_tail=True)
+    again = open_log(tmp_path / "t-0", unclean=Unclean(0))
     assert offsets_of(again) == [0, 1]
+    assert again.append_records(records(1)).first_offset == 2
 
 
 @pytest.mark.requirement("LOG-7")
@@ -570,31 +583,48 @@ def test_flush_syncs_everything_that_was_appended(tmp_path: Path) -> None:
     for _ in range(4):
         log.append_records(records(3))
     log.append_marker(ControlType.ABORT, producer_id=1, producer_epoch=0)
-    assert log.recovery_point == 0
-    disk.actions.clear()
+    # What is rolled is synced by then; here all of it counts.
+    assert log.recovery_point in (0, log.segments.active.base_offset)
     assert log.flush() == log.log_end_offset == log.recovery_point == 15
     synced = {os.path.basename(path) for action, path in disk.actions if action == "fsync"}
-    files = {name for name in contents(tmp_path / "t-0") if not name.startswith("leader")}
-    assert synced == files
-    assert disk.actions[-1] == ("fsync_directory", str(tmp_path / "t-0"))
+    # Indexes and snapshots that a crash took or tore are made anew from what is synced; so is the
+    # active segment's transaction index.
+    active = f"{log.segments.active.base_offset:020d}"
+    files = kafka_files(tmp_path / "t-0")
+    assert f"{active}.txnindex" in files
+    expected = {name for name in files if name.endswith((".log", ".txnindex"))}
+    assert len(expected) > 3
+    assert expected - {f"{active}.txnindex"} <= synced
+    assert {name for name in synced if name[:20] == active} == {f"{active}.log"}
+    made = disk.actions.index(("create", str(tmp_path / "t-0" / f"{active}.log")))
+    assert ("fsync_directory", str(tmp_path / "t-0")) in disk.actions[made:]
 
     disk.actions.clear()
     log.append_records(records(1))
     log.flush()
     synced = {os.path.basename(path) for action, path in disk.actions if action == "fsync"}
-    assert {name[:20] for name in synced} == {f"{log.segments.active.base_offset:020d}"}
+    assert synced == {f"{active}.log"}
+    assert log.segments.active.base_offset == int(active)
     assert "fsync_directory" not in {action for action, _ in disk.actions}
 
     log.append(sent(2, 0, transactional=True))
     log.append_marker(ControlType.ABORT, producer_id=2, producer_epoch=0)
     log.flush()
-    assert disk.actions[-1] == ("fsync_directory", str(tmp_path / "t-0"))
+    names = [at for at, (action, _) in enumerate(disk.actions) if action == "create"]
+    assert names
+    assert ("fsync_directory", str(tmp_path / "t-0")) in disk.actions[names[0] :]
 
     disk.fail = lambda action, path: action == "fsync" and path.endswith(".log")
     log.append_records(records(1))
     with pytest.raises(StorageIOError, match="on purpose"):
         log.flush()
     assert log.recovery_point == 19
+    # What the system did with the pages is unknown: nothing more is written to this file.
+    disk.fail = lambda _action, _path: False
+    for use in (lambda: log.append_records(records(1)), log.flush, log.roll):
+        with pytest.raises(LogOfflineError, match="a flush failed"):
+            use()
+    assert offsets_of(log)[-1] == 19
 
 
 # -- any sequence of operations ------------------------------------------------------------------
@@ -647,7 +677,7 @@ def test_the_log_is_a_list_of_records(
             }
             end = max(ends, default=active.base_offset)
             os.truncate(path, keep)
-            log = open_log(directory, repair_tail=True, **arguments)
+            log = open_log(directory, unclean=Unclean(0), **arguments)
             model = model[:end]
             batches = [first for first in batches if first < end]
         assert log.log_end_offset == len(model)

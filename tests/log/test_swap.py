@@ -13,13 +13,16 @@ import pytest
 from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import LocalFileSystem
 from stratalog.log.swap import (
+    NewSegment,
     Replacement,
+    SegmentParts,
     SwapIntent,
     decode_intent,
     finish_swap,
     remove_deleted,
     swap,
 )
+from stratalog.record.checksum import crc32c
 from stratalog.segment.names import FileKind, file_name
 from tests.log.recording import PowerCutError, RecordingFileSystem
 
@@ -86,7 +89,7 @@ def set_up(scene: Scene, directory: Path) -> Replacement:
     parts = {kind: f"{file_name(base, kind)}.job-1.part" for kind in scene.new}
     for kind, part in parts.items():
         (directory / part).write_text(f"new {kind.value}")
-    return Replacement(tuple(scene.old), parts)
+    return Replacement(tuple(scene.old), (SegmentParts(base, parts),))
 
 
 def live(directory: Path) -> dict[str, str]:
@@ -166,6 +169,8 @@ def test_the_steps_come_in_order(tmp_path: Path) -> None:
         ("rename", f"{zero}.index.cleaned", f"{zero}.index.swap"),
         ("rename", f"{zero}.timeindex.cleaned", f"{zero}.timeindex.swap"),
         ("publish",),
+        ("unlink", f"{zero}.digest"),
+        ("unlink", f"{fifty}.digest"),
         ("rename", f"{zero}.log", f"{zero}.log.deleted"),
         ("rename", f"{zero}.index", f"{zero}.index.deleted"),
         ("rename", f"{zero}.timeindex", f"{zero}.timeindex.deleted"),
@@ -262,7 +267,7 @@ def test_a_swap_after_a_cut_one_starts_afresh(tmp_path: Path) -> None:
     parts = {kind: f"{file_name(0, kind)}.job-2.part" for kind in PLAIN}
     for kind, part in parts.items():
         (directory / part).write_text(f"new {kind.value}")
-    swap(FS, str(directory), Replacement((0, 50), parts))
+    swap(FS, str(directory), Replacement((0, 50), (SegmentParts(0, parts),)))
     assert_over(Scene("", scene.old, PLAIN), directory)
 
 
@@ -273,7 +278,8 @@ def test_groups_are_swapped_one_after_another(tmp_path: Path) -> None:
     for kind in PLAIN:
         (directory / file_name(100, kind)).write_text("old")
         (directory / f"{file_name(100, kind)}.job-3.part").write_text("newer")
-    second = Replacement((100,), {kind: f"{file_name(100, kind)}.job-3.part" for kind in PLAIN})
+    parts = {kind: f"{file_name(100, kind)}.job-3.part" for kind in PLAIN}
+    second = Replacement((100,), (SegmentParts(100, parts),))
     swap(FS, str(directory), first)
     between = live(directory)
     with pytest.raises(PowerCutError):
@@ -296,52 +302,63 @@ def test_without_an_intent_there_is_nothing_to_finish(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- the intent record
 
-GOOD = {"version": 1, "old": [0, 50], "new": 0, "files": ["log", "index", "timeindex"]}
+FILES = ["log", "index", "timeindex"]
+FIRST = {"base": 0, "files": FILES}
+GOOD = {"version": 2, "old": [0, 50], "new": [FIRST, {"base": 70, "files": FILES}]}
+
+
+def sealed(content: object) -> bytes:
+    """A record with a right checksum, whatever it says."""
+    line = json.dumps(content).encode() + b"\n"
+    return line + b"%08x\n" % crc32c(line)
 
 
 def test_an_intent_comes_back() -> None:
-    intent = SwapIntent((7, 50, 1 << 62), 7, ALL)
+    intent = SwapIntent((7, 50, 1 << 62), (NewSegment(7, ALL), NewSegment(60, PLAIN)))
     assert decode_intent(intent.encode()) == intent
-    assert decode_intent(json.dumps(GOOD).encode()) == SwapIntent((0, 50), 0, PLAIN)
+    expected = SwapIntent((0, 50), (NewSegment(0, PLAIN), NewSegment(70, PLAIN)))
+    assert decode_intent(sealed(GOOD)) == expected
+    assert expected.vanishing == (50,)
 
 
 BAD_INTENTS = {
     "empty": b"",
-    "cut off": json.dumps(GOOD).encode()[:-9],
+    "cut off": sealed(GOOD)[:-1],
+    "another checksum": sealed(GOOD)[:-9] + b"00000000\n",
     "zeros": bytes(80),
     "no text": b"\xff\xfe\x00",
-    "a list": b"[]",
-    "a number": b"1",
-    "nested without end": b"[" * 200_000,
-    "another version": {**GOOD, "version": 2},
+    "a list": [],
+    "a number": 1,
+    "nested without end": b"[" * 200_000 + b"\n" + b"%08x\n" % crc32c(b"[" * 200_000 + b"\n"),
+    "another version": {**GOOD, "version": 1},
     "no version": {k: v for k, v in GOOD.items() if k != "version"},
     "no old": {k: v for k, v in GOOD.items() if k != "old"},
-    "nothing old": {**GOOD, "old": []},
     "old is text": {**GOOD, "old": "05"},
     "old out of order": {**GOOD, "old": [0, 50, 20]},
     "old twice": {**GOOD, "old": [0, 0]},
-    "old below zero": {**GOOD, "old": [-1, 0], "new": -1},
+    "old below zero": {**GOOD, "old": [-1, 0]},
     "old past all offsets": {**GOOD, "old": [0, 1 << 63]},
     "old is a fraction": {**GOOD, "old": [0, 50.5]},
-    "old is a truth": {**GOOD, "old": [False, 50], "new": False},
-    "new is not the first": {**GOOD, "new": 50},
+    "old is a truth": {**GOOD, "old": [False, 50]},
+    "nothing new": {**GOOD, "new": []},
     "new is nothing": {**GOOD, "new": None},
-    "new is a fraction": {**GOOD, "new": 0.0},
-    "no log": {**GOOD, "files": ["index"]},
-    "a snapshot": {**GOOD, "files": ["log", "snapshot"]},
-    "an unknown file": {**GOOD, "files": ["log", "../../etc"]},
-    "files are nothing": {**GOOD, "files": None},
-    "a file of no name": {**GOOD, "files": ["log", ["index"]]},
+    "new out of order": {**GOOD, "new": [{"base": 70, "files": FILES}, FIRST]},
+    "new is a fraction": {**GOOD, "new": [{"base": 0.0, "files": FILES}]},
+    "no files": {**GOOD, "new": [{"base": 0, "files": []}]},
+    "a snapshot": {**GOOD, "new": [{"base": 0, "files": ["log", "snapshot"]}]},
+    "an unknown file": {**GOOD, "new": [{"base": 0, "files": ["log", "../../etc"]}]},
+    "files are nothing": {**GOOD, "new": [{"base": 0, "files": None}]},
+    "a file of no name": {**GOOD, "new": [{"base": 0, "files": ["log", ["index"]]}]},
 }
 
 
-@pytest.mark.requirement("CMP-16")
+@pytest.mark.requirement("RCV-5")
 @pytest.mark.parametrize("what", BAD_INTENTS)
 def test_a_damaged_intent_is_refused_and_nothing_is_touched(what: str, tmp_path: Path) -> None:
     directory = tmp_path / "topic-0"
     cut_swap(SCENES[0], directory, 9)
     bad = BAD_INTENTS[what]
-    (directory / INTENT).write_bytes(bad if isinstance(bad, bytes) else json.dumps(bad).encode())
+    (directory / INTENT).write_bytes(bad if isinstance(bad, bytes) else sealed(bad))
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     with pytest.raises(CorruptionError, match="swap intent") as caught:
         finish_swap(FS, str(directory))
@@ -349,19 +366,14 @@ def test_a_damaged_intent_is_refused_and_nothing_is_touched(what: str, tmp_path:
     assert before == {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-@pytest.mark.requirement("CMP-16")
-def test_every_flip_of_an_intents_bits_is_refused_or_read_as_an_intent() -> None:
-    """It carries no checksum, for it is renamed into place after an fsync; but it never crashes."""
-    good = SwapIntent((0, 50), 0, PLAIN).encode()
-    refused = 0
+@pytest.mark.requirement("RCV-5")
+def test_every_flip_of_an_intents_bits_is_refused() -> None:
+    good = sealed(GOOD)
     for bit in range(8 * len(good)):
         data = bytearray(good)
         data[bit // 8] ^= 1 << bit % 8
-        try:
+        with pytest.raises(CorruptionError):
             decode_intent(bytes(data))
-        except CorruptionError:
-            refused += 1
-    assert refused > 6 * len(good)
 
 
 def test_a_swap_asks_for_its_own_files_only(tmp_path: Path) -> None:

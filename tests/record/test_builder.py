@@ -9,10 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import RecordTooLargeError, UsageError
+from stratalog.base.errors import CorruptionError, RecordTooLargeError, UsageError
 from stratalog.record import builder, layout
 from stratalog.record.batch import Batch, batches
-from stratalog.record.builder import NewRecord, assign_offsets, build_batch, encode_record
+from stratalog.record.builder import (
+    NewRecord,
+    assign_offsets,
+    build_batch,
+    encode_record,
+    with_codec,
+)
 from stratalog.record.codec import Codec
 from tests.record.strategies import batch_arguments
 
@@ -169,3 +175,31 @@ def test_correcting_the_max_timestamp() -> None:
     assign_offsets(wrong, 0, 0, max_timestamp=110)
     assert wrong == before
     assert struct.unpack_from(">q", wrong, layout.MAX_TIMESTAMP) == (110,)
+
+
+@pytest.mark.requirement("LOG-13")
+@given(batch_arguments(), st.sampled_from(list(Codec)))
+def test_another_codec_is_what_would_have_been_built(
+    arguments: dict[str, Any], codec: Codec
+) -> None:
+    (batch,) = batches(build_batch(**arguments))
+    assert with_codec(batch, codec) == build_batch(**arguments | {"codec": codec})
+
+
+def test_another_codec_and_a_time() -> None:
+    (batch,) = batches(build_batch(RECORDS, max_timestamp=5))
+    assert with_codec(batch, Codec.LZ4, max_timestamp=110) == build_batch(RECORDS, codec=Codec.LZ4)
+    assert with_codec(batch, Codec.GZIP, level=9, log_append_time_ms=777) == build_batch(
+        RECORDS, codec=Codec.GZIP, level=9, log_append_time_ms=777
+    )
+
+
+def test_what_cannot_have_another_codec(monkeypatch: pytest.MonkeyPatch) -> None:
+    (emptied,) = batches(build_batch([], max_timestamp=5))
+    assert with_codec(emptied, Codec.ZSTD) == bytes(emptied.data)
+    (batch,) = batches(build_batch(RECORDS, codec=Codec.ZSTD))
+    with pytest.raises(CorruptionError):
+        with_codec(batch, Codec.NONE, limit_bytes=10)
+    monkeypatch.setattr(builder, "MAX_BATCH_BYTES", 80)
+    with pytest.raises(RecordTooLargeError):
+        with_codec(batch, Codec.NONE)

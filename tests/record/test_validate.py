@@ -7,13 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stratalog.base.errors import CorruptionError, InvalidRecordError, RecordTooLargeError
+from stratalog.base.errors import (
+    CorruptionError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+)
 from stratalog.record import layout
 from stratalog.record.batch import batches
 from stratalog.record.builder import NewRecord, assign_offsets, build_batch, encode_record
 from stratalog.record.checksum import crc32c
 from stratalog.record.codec import Codec
 from stratalog.record.control import ControlType, build_marker
+from stratalog.record.kernel.compile import JIT
 from stratalog.record.legacy import build_message
 from stratalog.record.validate import ProducedBatch, ProduceRules, validate
 from tests.record.strategies import CODECS, NEW_RECORDS
@@ -46,6 +52,21 @@ def test_sound_batches_pass(records: list[NewRecord], codec: Codec) -> None:
     timestamps = [record.timestamp for record in batch.records()]
     expected = timestamps.index(max(timestamps)) if max(timestamps) >= 0 else -1
     assert checked.max_timestamp_offset_delta == expected
+
+
+@pytest.mark.skipif(not JIT, reason="kernels that are not compiled are not asked")
+@given(st.lists(NEW_RECORDS, min_size=1, max_size=6), CODECS, st.booleans())
+def test_sound_batches_are_not_walked_in_python(
+    records: list[NewRecord], codec: Codec, is_log_append_time: bool
+) -> None:
+    rules = ProduceRules(max_after_ms=layout.INT64_MAX, is_log_append_time=is_log_append_time)
+    data = build_batch(records, codec=codec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr("stratalog.record.validate.check_each_record")
+        by_kernel = validate(data + data, rules, NOW_MS)
+        patch.undo()
+        patch.setattr("stratalog.record.validate.JIT", False)
+        assert by_kernel == validate(data + data, rules, NOW_MS)
 
 
 def test_several_batches() -> None:
@@ -94,7 +115,7 @@ def test_timestamps(timestamp: int | None, before_ms: int, after_ms: int, passes
     if passes:
         assert validate(data, rules, NOW_MS)
     else:
-        with pytest.raises(InvalidRecordError, match="out of range"):
+        with pytest.raises(InvalidTimestampError, match="out of range"):
             validate(data, rules, NOW_MS)
     append_time = ProduceRules(max_before_ms=before_ms, max_after_ms=1, is_log_append_time=True)
     (checked,) = validate(data, append_time, NOW_MS)
@@ -110,7 +131,7 @@ def test_a_timestamp_that_is_no_int64() -> None:
         layout.HEADER_BYTES + len(record) - 12,
     )
     rules = ProduceRules(max_after_ms=2 * layout.INT64_MAX, is_log_append_time=True)
-    with pytest.raises(InvalidRecordError, match="no int64"):
+    with pytest.raises(InvalidTimestampError, match="no int64"):
         validate(data, rules, NOW_MS)
 
 

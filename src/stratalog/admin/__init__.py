@@ -14,6 +14,14 @@
     fold.py         the latest value per key of two directories, compared (CMP-18)
     dump.py         batches and records, for people
     importing.py    CSV and JSON lines -> logs
+    store.py        a `LogStore` for one command, closed in order
+    policies.py     whose records may be deleted
+    retention.py    `retention`: old segments go, or are shown
+    deleting.py     `records delete`: records below an offset go
+    damage.py       what is damaged in a partition, and what settling it loses
+    mend.py         the steps that put a partition in order
+    repair.py       `log repair`: all of those, for many partitions
+    overlay.py      a file system that only remembers changes: for showing a repair
 
 Everything here takes and returns values and raises the errors of `base.errors`; printing is the
 business of whoever calls.

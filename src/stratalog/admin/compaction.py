@@ -33,6 +33,7 @@ from stratalog.clean.plan import plan_clean, range_of
 from stratalog.clean.policy import CleanableRange
 from stratalog.config.settings import Settings
 from stratalog.log.locking import locked
+from stratalog.segment.names import CLEAN_SHUTDOWN_FILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,8 @@ def _named_by_source(
         copy = os.path.join(target, place.name)
         if error.file is not None and error.file.startswith(copy + os.sep):
             file = place.path + error.file[len(copy) :]
-            return CorruptionError(error.reason, file=file, position=error.position)
+            reason = error.reason.replace(copy, place.path)
+            return CorruptionError(reason, file=file, position=error.position)
     return error
 
 
@@ -180,15 +182,35 @@ def _plan(
     filesystem: FileSystem,
     clock: Clock,
 ) -> _Planned:
-    partition = read_partition(
-        place, log_settings(options.settings), filesystem, clock, keep_active=options.keep_active
-    )
+    try:
+        partition = read_partition(
+            place,
+            log_settings(options.settings),
+            filesystem,
+            clock,
+            keep_active=options.keep_active,
+        )
+    except CorruptionError as error:
+        raise _with_advice(error, place, filesystem) from error
     cleanable = range_of(
         partition.state,
         min_compaction_lag_ms=options.settings.integer("min.compaction.lag.ms"),
         now_ms=spec.now_ms,
     )
     return _Planned(partition, cleanable, plan_clean(partition.state, cleanable, spec))
+
+
+def _with_advice(
+    error: CorruptionError, place: PartitionPlace, filesystem: FileSystem
+) -> CorruptionError:
+    """What a crash may have left is no case for a cleaner: it says who cuts a torn end off."""
+    if filesystem.exists(os.path.join(place.log_dir, CLEAN_SHUTDOWN_FILE)):
+        return error
+    reason = (
+        f"{error.reason}; the log was not closed in order: "
+        f"`stratalog log repair {place.path} --apply` puts it in order"
+    )
+    return CorruptionError(reason, file=error.file, position=error.position)
 
 
 def _place(

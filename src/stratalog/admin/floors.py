@@ -36,6 +36,12 @@ def log_settings(settings: Settings) -> LogSettings:
         message_timestamp_after_max_ms=settings.integer("message.timestamp.after.max.ms"),
         max_compaction_lag_ms=settings.integer("max.compaction.lag.ms"),
         producer_expiration_ms=settings.integer("producer.id.expiration.ms"),
+        retention_ms=settings.integer("retention.ms"),
+        retention_bytes=settings.integer("retention.bytes"),
+        file_delete_delay_ms=settings.integer("file.delete.delay.ms"),
+        flush_messages=settings.integer("flush.messages"),
+        flush_ms=settings.integer("flush.ms"),
+        compression=_CODECS.get(settings.text("compression.type")),
     )
 
 

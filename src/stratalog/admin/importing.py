@@ -2,37 +2,42 @@
 
     read_rows ─► record ─► partition (murmur2 of the key) ─► batch ─► PartitionLog.append_records
 
+The logs are those of a `LogStore`: a directory that was not closed in order is recovered first, and
+the one that is left behind is closed in order.
+
 Invariants
 - I1  The file is streamed: memory holds at most one unfinished batch for each partition.
 - I2  Rows of one key keep their order.
-- I3  A new topic is there wholly or not at all; rows are added to one that exists only if asked.
+- I3  A new topic is there wholly or not at all, and with it what was made for it: checkpoints, the
+      directory. Rows are added to a topic that exists only if asked.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.floors import append_codec, log_settings
 from stratalog.admin.partitioner import partition_of_key
 from stratalog.admin.rows import Row, RowRules, read_rows, record_maker
+from stratalog.admin.store import open_store, problem_of
 from stratalog.base.clock import Clock
-from stratalog.base.errors import UsageError
+from stratalog.base.errors import LogOfflineError, StratalogError, UsageError
 from stratalog.base.filesystem import FileSystem
 from stratalog.config.settings import Settings
-from stratalog.log.locking import locked
+from stratalog.log.deletion import remove_tree
+from stratalog.log.log_store import LogStore
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
 from stratalog.record.builder import NewRecord
 from stratalog.record.codec import Codec
 from stratalog.segment.names import (
+    LOCK_FILE,
     MAX_PARTITION,
     TopicPartition,
     is_topic_name,
@@ -112,21 +117,25 @@ def import_file(
     """
     _check(options)
     log_dir = os.path.abspath(log_dir)
-    filesystem.make_directory(log_dir)
+    names = set(filesystem.list_directory(log_dir)) if filesystem.exists(log_dir) else None
+    is_new = names is None or _check_existing(names, log_dir, options)
+    keys = [TopicPartition(options.topic, number) for number in range(options.partitions)]
+    told = replace(log_settings(settings), file_delete_delay_ms=0)
     started = time.perf_counter()
-    with locked([log_dir], filesystem, exclusive=True):
-        places = [
-            PartitionPlace(log_dir, TopicPartition(options.topic, number))
-            for number in range(options.partitions)
-        ]
-        is_new = _check_existing(places, options, filesystem)
-        try:
-            report = _import(path, places, options, settings, filesystem, clock, on_rows)
-        except BaseException:
-            if is_new:
-                for place in places:
-                    shutil.rmtree(place.path, ignore_errors=True)
-            raise
+    try:
+        with open_store([log_dir], lambda _: told, filesystem, clock) as store:
+            _check_writable(store, [] if is_new else keys)
+            try:
+                logs = [store.create(key) if is_new else store.get(key) for key in keys]
+                report = _import(path, logs, options, settings, on_rows)
+            except BaseException:
+                if is_new:
+                    _delete(store, keys)
+                raise
+    except BaseException:
+        if is_new:
+            _remove_new(log_dir, names, filesystem)
+        raise
     rows, tombstones, keyless, partitions = report
     seconds = time.perf_counter() - started
     return ImportReport(path, options.topic, rows, tombstones, keyless, seconds, partitions)
@@ -146,19 +155,15 @@ def _check(options: ImportOptions) -> None:
         raise UsageError("a key needs at least one column")
 
 
-def _check_existing(
-    places: Sequence[PartitionPlace], options: ImportOptions, filesystem: FileSystem
-) -> bool:
+def _check_existing(names: Collection[str], log_dir: str, options: ImportOptions) -> bool:
     """Whether the topic is new. Raises `UsageError` if it is there and must not or cannot be."""
     found = [
         parsed.partition
-        for name in filesystem.list_directory(places[0].log_dir)
+        for name in names
         if (parsed := parse_partition_directory(name)) is not None and parsed.topic == options.topic
     ]
     if found and not options.append:
-        raise UsageError(
-            f"topic {options.topic} is there already ({places[0].log_dir}); --append adds to it"
-        )
+        raise UsageError(f"topic {options.topic} is there already ({log_dir}); --append adds to it")
     if found and sorted(found) != list(range(options.partitions)):
         raise UsageError(
             f"topic {options.topic} has {len(found)} partitions here, not {options.partitions}"
@@ -166,13 +171,43 @@ def _check_existing(
     return not found
 
 
+def _check_writable(store: LogStore, keys: Sequence[TopicPartition]) -> None:
+    for key in keys:
+        problem = problem_of(store, key)
+        if problem is not None:
+            raise LogOfflineError(f"{key}: {problem}")
+
+
+def _delete(store: LogStore, keys: Sequence[TopicPartition]) -> None:
+    """Delete those partitions of a new topic that were made, and close the store in order."""
+    with suppress(StratalogError):  # whatever led here is the error to tell
+        for key in keys:
+            if key in store.partitions():
+                store.delete(key)
+        store.unlink_due()
+        store.close()
+
+
+def _remove_new(log_dir: str, names: Collection[str] | None, filesystem: FileSystem) -> None:
+    """Remove what was not there before; `names` None: not even the directory was. An old directory
+    keeps its `.lock`, which somebody may have opened."""
+    with suppress(StratalogError, FileNotFoundError):
+        if names is None:
+            remove_tree(filesystem, log_dir)
+            return
+        for name in set(filesystem.list_directory(log_dir)) - {*names, LOCK_FILE}:
+            path = os.path.join(log_dir, name)
+            if filesystem.is_directory(path):
+                remove_tree(filesystem, path)
+            else:
+                filesystem.unlink(path)
+
+
 def _import(
     path: str,
-    places: Sequence[PartitionPlace],
+    logs: Sequence[PartitionLog],
     options: ImportOptions,
     settings: Settings,
-    filesystem: FileSystem,
-    clock: Clock,
     on_rows: Callable[[int], None],
 ) -> tuple[int, int, int, tuple[ImportedPartition, ...]]:
     told = log_settings(settings)
@@ -180,32 +215,24 @@ def _import(
     make = record_maker(path, options.rules)
     turns = count()
     rows = tombstones = keyless = 0
-    with ExitStack() as stack:
-        writers = []
-        for place in places:
-            log = PartitionLog.open(place.path, told, filesystem, clock, create=True)
-            stack.enter_context(log)
-            writers.append(_Writer(log, log.log_end_offset, log.segments.size_bytes))
-        for row in read_rows(path, options.rules.null):
-            record = make(row)
-            if record.key is None:
-                _refuse_keyless(path, row, told)
-                keyless += 1
-                writer = writers[next(turns) % len(writers)]
-            else:
-                writer = writers[partition_of_key(record.key, len(writers))]
-            rows += 1
-            tombstones += record.value is None
-            _add(writer, row, record, path, codec, options.batch_records, told)
-            if rows % 1000 == 0:
-                on_rows(rows)
-        for writer in writers:
-            _flush(writer, path, codec)
-        on_rows(rows)
-        partitions = tuple(
-            _imported(place, writer) for place, writer in zip(places, writers, strict=True)
-        )
-    return rows, tombstones, keyless, partitions
+    writers = [_Writer(log, log.log_end_offset, log.segments.size_bytes) for log in logs]
+    for row in read_rows(path, options.rules.null):
+        record = make(row)
+        if record.key is None:
+            _refuse_keyless(path, row, told)
+            keyless += 1
+            writer = writers[next(turns) % len(writers)]
+        else:
+            writer = writers[partition_of_key(record.key, len(writers))]
+        rows += 1
+        tombstones += record.value is None
+        _add(writer, row, record, path, codec, options.batch_records, told)
+        if rows % 1000 == 0:
+            on_rows(rows)
+    for writer in writers:
+        _flush(writer, path, codec)
+    on_rows(rows)
+    return rows, tombstones, keyless, tuple(map(_imported, writers))
 
 
 def _refuse_keyless(path: str, row: Row, told: LogSettings) -> None:
@@ -248,11 +275,11 @@ def _flush(writer: _Writer, path: str, codec: Codec) -> None:
     writer.batch, writer.lines, writer.batch_bytes = [], [], 0
 
 
-def _imported(place: PartitionPlace, writer: _Writer) -> ImportedPartition:
+def _imported(writer: _Writer) -> ImportedPartition:
     log = writer.log
     return ImportedPartition(
-        place.name,
-        place.path,
+        os.path.basename(log.path),
+        log.path,
         log.log_end_offset - writer.first_offset,
         log.segments.size_bytes - writer.first_bytes,
         len(log.segments),

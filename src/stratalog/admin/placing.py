@@ -25,14 +25,12 @@ from stratalog.clean.job import CleanedPartition
 from stratalog.log import snapshots, swap
 from stratalog.log.active import ActiveSegment
 from stratalog.log.checkpoint import read_checkpoint, write_checkpoint
+from stratalog.log.leftovers import resolve
 from stratalog.log.loading import load_log
 from stratalog.log.settings import LogSettings
 from stratalog.segment.names import (
     CLEANER_OFFSET_CHECKPOINT,
-    SEGMENT_KINDS,
     FileKind,
-    FileState,
-    parse,
 )
 from stratalog.segment.segment import segment_path
 
@@ -40,23 +38,9 @@ from stratalog.segment.segment import segment_path
 def tidy(directory: str, filesystem: FileSystem) -> bool:
     """Finish a swap that was cut off, remove attempts that never became one; whether a swap was.
 
-    A `.cleaned` file counts for nothing as long as no intent names it and no `.swap` stands beside
-    it (RCV-5); with a `.swap`, the directory is left for recovery.
+    What Kafka's swaps left is resolved, too (RCV-5). Raises `CorruptionError` if that is damaged.
     """
-    was_unfinished = swap.finish_swap(filesystem, directory)
-    states = {
-        name: parsed.state
-        for name in filesystem.list_directory(directory)
-        if (parsed := parse(name)) is not None
-    }
-    stray = {FileState.PART}
-    if FileState.SWAP not in states.values():
-        stray |= {FileState.CLEANED, FileState.OLD_CLEAN}
-    for name, state in states.items():
-        if state in stray:
-            filesystem.unlink(os.path.join(directory, name))
-    swap.remove_deleted(filesystem, directory)
-    return was_unfinished
+    return resolve(filesystem, directory).finished is not None
 
 
 def tidy_all(places: Iterable[PartitionPlace], filesystem: FileSystem) -> None:
@@ -79,12 +63,30 @@ def place_round(
     place = partition.place
     if needs_roll(partition, cleaned):
         roll(partition, settings, filesystem, clock)
+    _sync_sources(place.path, cleaned, filesystem)
     for group in cleaned.groups:
         if group.parts:
             parts = {FileKind(kind): name for kind, name in group.parts}
-            swap.swap(filesystem, place.path, swap.Replacement(group.sources, parts))
+            new = (swap.SegmentParts(group.sources[0], parts),)
+            swap.swap(filesystem, place.path, swap.Replacement(group.sources, new))
     tidy(place.path, filesystem)
     move_checkpoint(place, cleaned.end_offset, filesystem)
+
+
+def _sync_sources(directory: str, cleaned: CleanedPartition, filesystem: FileSystem) -> None:
+    """A swap drops a key's old value for good, so the newer one must be on the disk before: the
+    process that wrote it may have died with it in memory."""
+    if not any(group.parts for group in cleaned.groups):
+        return
+    _fsync(
+        (
+            segment_path(directory, segment.base_offset, kind)
+            for segment in cleaned.job.segments
+            for kind in (FileKind.LOG, FileKind.TXN_INDEX)
+        ),
+        filesystem,
+    )
+    filesystem.fsync_directory(directory)
 
 
 def needs_roll(partition: ReadPartition, cleaned: CleanedPartition) -> bool:
@@ -113,6 +115,8 @@ def roll(
     end = loaded.tail.next_offset
     assert end == partition.rolls_at, (end, partition.rolls_at)
     old = ActiveSegment.resume(filesystem, directory, loaded.tail, clock.now_ms())
+    old.seal()
+    old.fsync()
     new = ActiveSegment.create(
         filesystem,
         directory,
@@ -120,21 +124,11 @@ def roll(
         interval_bytes=settings.index_interval_bytes,
         now_ms=clock.now_ms(),
     )
-    try:
-        old.seal()
-        snapshots.write_snapshot(filesystem, directory, end, loaded.producers.entries)
-        paths = [
-            segment_path(directory, base, kind)
-            for base in (old.base_offset, end)
-            for kind in SEGMENT_KINDS
-        ]
-        _fsync([*paths, snapshots.snapshot_path(directory, end)], filesystem)
-        filesystem.fsync_directory(directory)
-    except StratalogError:
-        new.remove()
-        raise
+    old.indexes.close()
     new.indexes.close()
     new.log.close()
+    snapshots.write_snapshot(filesystem, directory, end, loaded.producers.entries)
+    filesystem.fsync_directory(directory)
     # The lag of an empty segment is counted from its file's time: by the clock that we were given.
     filesystem.set_modified(segment_path(directory, end, FileKind.LOG), clock.now_ms())
 

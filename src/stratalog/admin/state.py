@@ -48,7 +48,12 @@ class ReadPartition:
 
 
 def open_to_read(
-    place: PartitionPlace, settings: LogSettings, filesystem: FileSystem, clock: Clock
+    place: PartitionPlace,
+    settings: LogSettings,
+    filesystem: FileSystem,
+    clock: Clock,
+    *,
+    repair_tail: bool = False,
 ) -> PartitionLog:
     """The partition's log, read only. Raises as `PartitionLog.open`."""
     starts = read_checkpoint(filesystem, os.path.join(place.log_dir, LOG_START_OFFSET_CHECKPOINT))
@@ -59,6 +64,7 @@ def open_to_read(
         clock,
         log_start_offset=starts.get(place.topic_partition),
         read_only=True,
+        repair_tail=repair_tail,
     )
 
 
@@ -75,6 +81,9 @@ def read_partition(
     checkpoint = read_checkpoint(filesystem, path).get(place.topic_partition)
     with open_to_read(place, settings, filesystem, clock) as log:
         view = log.view
+        for segment in view.segments.sealed:
+            # Cleaning would write what a damaged header says into the new segment as the truth.
+            segment.check_digest()
         segments = [_state_of(segment) for segment in view.segments]
         rolls_at = None
         if segments[-1].size_bytes > 0 and not keep_active:

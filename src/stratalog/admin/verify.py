@@ -2,25 +2,29 @@
 
 Of each segment: every batch (length, order, bounds, checksum), every record in it (all fields,
 decompressed within the limit), both indexes against the batches, the transaction index against the
-markers. Of the directory: what an interrupted cleaning left, snapshots, the leader epochs. Of the
-log directory: the checkpoint files.
+markers, and all of them against the segment's digest, if it has one that speaks of this log. Of the
+directory: what an interrupted cleaning left, snapshots, the leader epochs. Of the log directory:
+the checkpoint files.
 
 Invariants
 - I1  Nothing is changed on disk, and no damage ends the check of other files; within a file it ends
       only where the next batch cannot be found.
 - I2  A directory that Kafka or we closed in order has no problems.
+- I3  Damage to one batch is one problem: what follows from it elsewhere is left out. An index entry
+      that contradicts what is known without the batch is a problem of its own.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from stratalog.admin.columns import Secret, chunk_reader, record_columns
+from stratalog.admin.digest_checks import check_digest
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.index_checks import BatchTable, check_indexes
 from stratalog.base.errors import CorruptionError
@@ -31,7 +35,7 @@ from stratalog.clean.job import CleanSpec
 from stratalog.log import snapshots
 from stratalog.log.checkpoint import read_checkpoint
 from stratalog.log.leader_epochs import read_leader_epochs
-from stratalog.log.loading import sort_out
+from stratalog.log.leftovers import sort_out
 from stratalog.record import layout
 from stratalog.record.control import ControlType
 from stratalog.record.kernel import arrays, scan
@@ -79,6 +83,12 @@ class PartitionCheck:
     log_bytes: int
     problems: tuple[Problem, ...]
 
+    @property
+    def verdict(self) -> str:
+        """In words: `sound`, `1 problem`, `2 problems`."""
+        count = len(self.problems)
+        return f"{count:,} problem{'' if count == 1 else 's'}" if count else "sound"
+
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -96,9 +106,14 @@ class _Check:
     records: int = 0
     log_bytes: int = 0
     open_data: set[int] = field(default_factory=set)
+    is_damaged: bool = False
 
     def problem(self, error: CorruptionError, file: str | None = None) -> None:
         self.problems.append(Problem(error.file or file or "", error.position, error.reason))
+
+    def extend_last(self, words: str) -> None:
+        last = self.problems[-1]
+        self.problems[-1] = replace(last, reason=last.reason + words)
 
 
 def verify_partition(
@@ -179,34 +194,50 @@ def _check_segment(
     directory, filesystem = check.place.path, check.filesystem
     path = segment_path(directory, base_offset, FileKind.LOG)
     rows = BatchTable()
-    is_whole = True
     markers: dict[int, int] = {}
     with chunk_reader(filesystem, directory, base_offset, size_bytes, check.spec) as reader:
         while True:
             try:
                 chunk = reader.take(check.scratch)
             except CorruptionError as error:
-                check.problem(error, path)
-                is_whole = False
+                position = error.position or 0
+                if rows.doubtful and rows.doubtful[-1][1] == position:
+                    # A damaged batch says how long it is: more likely that is the damage.
+                    check.extend_last("; no batch follows it, and nothing behind can be checked")
+                else:
+                    check.problem(error, path)
+                rows.doubt(position, size_bytes + 1)
                 break
             if chunk is None:
                 break
-            for part, table in _sound_batches(check, chunk):
-                _check_records(check, part, table, end_offset)
+            for part, table in _sound_batches(check, chunk, rows):
+                _check_records(check, part, table, end_offset, rows)
                 _follow_transactions(check, table, markers, log_start_offset)
                 rows.add(part.position, table)
     check.batches += rows.count
+    digest_problems = list(check_digest(filesystem, directory, base_offset, rows))
+    is_whole = not any(end > size_bytes for _, end in rows.doubtful)
+    check.is_damaged |= bool(rows.doubtful)
+    before = len(check.problems)
     if is_whole:
         for kind, problem in check_indexes(
             filesystem, directory, base_offset, size_bytes, rows, is_active=end_offset == MAX_OFFSET
         ):
             check.problem(problem, segment_path(directory, base_offset, kind))
-    _check_txn_index(check, base_offset, markers)
+    _check_txn_index(check, base_offset, markers, bool(rows.doubtful))
+    named = {problem.file for problem in check.problems[before:]}
+    for kind, problem in digest_problems:
+        file = segment_path(directory, base_offset, kind)
+        # A file that is known to be wrong is not reported for being another one, too.
+        if file not in named:
+            check.problem(problem, file)
 
 
-def _sound_batches(check: _Check, chunk: Chunk) -> Iterator[tuple[Chunk, Table]]:
-    """Runs of batches that are in order and true to their checksums; the rest are problems."""
+def _sound_batches(check: _Check, chunk: Chunk, rows: BatchTable) -> Iterator[tuple[Chunk, Table]]:
+    """Runs of batches that are in order and true to their checksums; the rest are problems, and
+    doubtful."""
     start, previous = 0, chunk.previous_last_offset
+    last_position = chunk.position
     while start < chunk.size_bytes:
         part = Chunk(
             chunk.path,
@@ -218,25 +249,57 @@ def _sound_batches(check: _Check, chunk: Chunk) -> Iterator[tuple[Chunk, Table]]
             chunk.raw[start:],
         )
         table = check.scratch.take("table", chunk.rows, arrays.BATCH)[: chunk.rows]
-        rows, end, error, position = scan.scan_batches(
-            part.raw, part.size_bytes, previous, -1, check.spec.max_batch_bytes, table
-        )
-        if rows > 0:
-            scan.read_control_types(part.raw, part.raw, table, 0, rows)
-            yield part, table[:rows]
-            previous = int(table[rows - 1]["last_offset"])
+        count, end, error, position = _scan(check, part, table)
+        if count > 0:
+            scan.read_control_types(part.raw, part.raw, table, 0, count)
+            previous = int(table[count - 1]["last_offset"])
+            last_position = part.position + int(table[count - 1]["position"])
+            yield part, table[:count]
         if error == arrays.OK:
             return
-        check.problem(damage(part, int(error), int(position)))
         # `ChunkReader` has hopped over this batch, so its length leads to the next one.
         length = int.from_bytes(bytes(part.raw[end + 8 : end + 12]), "big")
-        start += int(end) + layout.LOG_OVERHEAD + length
+        size = layout.LOG_OVERHEAD + length
+        damaged = part.position + end
+        # A batch before it whose offset is known to be wrong explains the order.
+        is_news = error != arrays.BAD_ORDER or last_position not in (
+            known for known, _ in rows.doubtful[-1:]
+        )
+        if is_news:
+            check.problem(damage(part, error, position))
+        if error == arrays.BAD_ORDER:
+            # This one or the one before has the wrong offset. The next is held against this one: a
+            # single offset that is too large is not the problem of all that follow.
+            rows.doubt(last_position, damaged + size)
+            alone = check.scratch.take("table of one", 1, arrays.BATCH)[:1]
+            single = replace(part, raw=part.raw[end:], size_bytes=size, previous_last_offset=-1)
+            if _scan(check, single, alone)[0] == 1:
+                previous = int(alone[0]["last_offset"])
+        else:
+            rows.doubt(damaged, damaged + size)
+        start += end + size
 
 
-def _check_records(check: _Check, chunk: Chunk, table: Table, end_offset: int) -> None:
+def _scan(check: _Check, part: Chunk, table: Table) -> tuple[int, int, int, int]:
+    """(rows, bytes of them, error, its position)."""
+    rows, end, error, position = scan.scan_batches(
+        part.raw,
+        part.size_bytes,
+        part.previous_last_offset,
+        -1,
+        check.spec.max_batch_bytes,
+        table,
+    )
+    return int(rows), int(end), int(error), int(position)
+
+
+def _check_records(
+    check: _Check, chunk: Chunk, table: Table, end_offset: int, rows: BatchTable
+) -> None:
     for row in np.flatnonzero(table["last_offset"] >= end_offset).tolist():
         reason = f"offset {int(table[row]['last_offset'])} belongs to the next segment"
         position = chunk.position + int(table[row]["position"])
+        rows.doubt(position, position + int(table[row]["size_bytes"]))
         check.problem(CorruptionError(reason, file=chunk.path, position=position))
     is_packed = table["attributes"] & layout.CODEC_MASK != 0
     is_control = table["attributes"] & layout.CONTROL_MASK != 0
@@ -256,6 +319,8 @@ def _check_records(check: _Check, chunk: Chunk, table: Table, end_offset: int) -
             try:
                 _count_records(check, chunk, table, wanted)
             except CorruptionError as error:
+                position = chunk.position + int(table[row]["position"])
+                rows.doubt(position, position + int(table[row]["size_bytes"]))
                 check.problem(error, chunk.path)
 
 
@@ -287,17 +352,25 @@ def _follow_transactions(
                 markers[int(batch["last_offset"])] = producer_id if has_data else -1 - producer_id
 
 
-def _check_txn_index(check: _Check, base_offset: int, markers: dict[int, int]) -> None:
+def _check_txn_index(
+    check: _Check, base_offset: int, markers: dict[int, int], is_damaged: bool
+) -> None:
+    """`is_damaged`: not every batch of the segment could be read, so not every marker is known."""
     path = segment_path(check.place.path, base_offset, FileKind.TXN_INDEX)
     try:
-        entries = load_aborted(check.filesystem, check.place.path, base_offset)
+        entries = load_aborted(check.filesystem, check.place.path, base_offset, use_digest=False)
     except CorruptionError as error:
         check.problem(error, path)
         return
     for entry in entries:
-        if markers.get(entry.last_offset) not in (entry.producer_id, -1 - entry.producer_id):
+        found = markers.get(entry.last_offset)
+        if found is None and is_damaged:
+            continue
+        if found not in (entry.producer_id, -1 - entry.producer_id):
             reason = f"no abort of producer {entry.producer_id} at offset {entry.last_offset}"
             check.problem(CorruptionError(reason), path)
+    if check.is_damaged:
+        return  # a commit may be among what could not be read, and its data seem to be aborted
     known = {(entry.producer_id, entry.last_offset) for entry in entries}
     for offset, producer_id in markers.items():
         if producer_id >= 0 and (producer_id, offset) not in known:

@@ -3,14 +3,20 @@
     StratalogError
     ├── UsageError                  the caller asked for something that cannot be done
     │   ├── InvalidRecordError      a record that this log must refuse
+    │   │   └── InvalidTimestampError   its timestamp is too far from now, or no timestamp
     │   ├── RecordTooLargeError     a batch over max.message.bytes
     │   ├── OffsetOutOfRangeError   a read below the log start or past the log end
     │   ├── OutOfOrderSequenceError a producer's sequence number does not follow its last one
     │   ├── ProducerFencedError     a producer's epoch is older than one already seen
     │   ├── LogLockedError          the directory belongs to a live process
+    │   ├── UnknownPartitionError   there is no such partition here
+    │   ├── PartitionExistsError    there is one already
+    │   ├── PolicyViolationError    the topic's cleanup policy does not allow it
     │   └── MissingExtraError       an optional part is not installed; names the extra
     ├── CorruptionError             what lies on disk is not what was written
     ├── RemoteProtocolError         a peer broke the protocol
+    ├── LogOfflineError             the log takes no writes: quarantined, or its disk has failed
+    ├── LogChangedError             a log changed under a reader of another process: try again
     └── StorageIOError              the environment failed: the disk, the operating system
         └── StorageFullError        no space, or a quota is used up
 
@@ -37,6 +43,12 @@ class InvalidRecordError(UsageError):
     """A record that this log must refuse, e.g. one without a key on a compacted topic (CMP-10)."""
 
     kafka_code = 87  # INVALID_RECORD
+
+
+class InvalidTimestampError(InvalidRecordError):
+    """A timestamp out of `message.timestamp.before.max.ms` or `.after.max.ms` (KIP-937)."""
+
+    kafka_code = 32  # INVALID_TIMESTAMP
 
 
 class RecordTooLargeError(UsageError):
@@ -67,6 +79,24 @@ class LogLockedError(UsageError):
     """The directory holds the `.lock` of a live process."""
 
     kafka_code = 57  # LOG_DIR_NOT_FOUND
+
+
+class UnknownPartitionError(UsageError):
+    """There is no such partition in these log directories."""
+
+    kafka_code = 3  # UNKNOWN_TOPIC_OR_PARTITION
+
+
+class PartitionExistsError(UsageError):
+    """A partition of that name is there already."""
+
+    kafka_code = 36  # TOPIC_ALREADY_EXISTS
+
+
+class PolicyViolationError(UsageError):
+    """The topic's cleanup policy does not allow it."""
+
+    kafka_code = 44  # POLICY_VIOLATION
 
 
 class MissingExtraError(UsageError):
@@ -111,6 +141,21 @@ class RemoteProtocolError(StratalogError):
     """A peer sent bytes that are not the protocol."""
 
     kafka_code = 42  # INVALID_REQUEST
+
+
+class LogOfflineError(StratalogError):
+    """The log takes no writes: it is quarantined (RCV-7), or its disk has failed (LOG-7).
+
+    What is whole in it can still be read. The message says what brings it back.
+    """
+
+    kafka_code = 56  # KAFKA_STORAGE_ERROR
+
+
+class LogChangedError(StratalogError):
+    """A log of another process changed while it was being read; opening it again helps (LOG-12)."""
+
+    kafka_code = 6  # NOT_LEADER_OR_FOLLOWER, which clients answer by trying again
 
 
 class StorageIOError(StratalogError):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -81,7 +82,10 @@ class FileSystem(Protocol):
 
     def stat(self, path: str) -> FileStat: ...
 
-    def exists(self, path: str) -> bool: ...
+    def exists(self, path: str) -> bool:
+        """Whether it is there. A disk that does not answer raises: much is decided by what is not
+        there."""
+        ...
 
     def is_directory(self, path: str) -> bool: ...
 
@@ -197,10 +201,18 @@ class LocalFileSystem:
             return FileStat(found.st_size, found.st_mtime_ns // 1_000_000, found.st_ino)
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return self._mode(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        mode = self._mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
+
+    def _mode(self, path: str) -> int | None:
+        with translated_errors(path):
+            try:
+                return os.stat(path).st_mode
+            except (FileNotFoundError, NotADirectoryError):
+                return None
 
     def make_directory(self, path: str) -> None:
         with translated_errors(path):
@@ -281,6 +293,18 @@ def _lock_descriptor(path: str, exclusive: bool) -> int:
             raise LogLockedError(f"{path}: held by another running process") from None
         raise StorageIOError(f"{path}: {error.strerror}") from error
     return descriptor
+
+
+def make_durable_directory(filesystem: FileSystem, path: str) -> None:
+    """Make a directory, with its parents, whose names are on the disk when this returns."""
+    path = os.path.abspath(path)
+    missing: list[str] = []
+    while not filesystem.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    for directory in reversed(missing):
+        filesystem.make_directory(directory)
+        filesystem.fsync_directory(os.path.dirname(directory))
 
 
 def read_file(filesystem: FileSystem, path: str, limit_bytes: int) -> bytes:

@@ -14,6 +14,8 @@ from stratalog.cli.compact import compact
 from stratalog.cli.import_ import import_
 from stratalog.cli.log import log
 from stratalog.cli.output import print_error, wants_json
+from stratalog.cli.records import records
+from stratalog.cli.retention import retention
 from stratalog.cli.warmup import warmup
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -22,13 +24,13 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="stratalog", message="%(prog)s %(version)s")
 def stratalog() -> None:
-    """A partitioned log in Kafka's format: clean it, look into it, fill it.
+    """A partitioned log in Kafka's format: clean it, shorten it, look into it, mend it, fill it.
 
     DIR is a partition's directory (orders-0) or a log directory that holds several.
     """
 
 
-for _command in (compact, log, import_, warmup):
+for _command in (compact, retention, records, log, import_, warmup):
     stratalog.add_command(_command)
 
 

@@ -1,4 +1,4 @@
-"""`stratalog log dump|stats|verify`: look into logs without changing them."""
+"""`stratalog log dump|stats|verify|repair`: look into logs; `repair --apply` alone changes them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from stratalog.cli.options import (
 )
 from stratalog.cli.output import print_json, print_json_list
 from stratalog.cli.progress import ProgressBar
+from stratalog.cli.repair import repair
 from stratalog.cli.tables import facts, moment, size, table
 
 if TYPE_CHECKING:
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 PROBLEMS_FOUND = 1
 
 
-@click.group(short_help="Look into logs: dump, stats, verify.")
+@click.group(short_help="Look into logs: dump, stats, verify, repair.")
 def log() -> None:
-    """Look into logs; nothing is changed, and a running broker does not mind."""
+    """Look into logs; nothing is changed but by `repair --apply`."""
 
 
 @log.command(short_help="Print batches and records.")
@@ -69,6 +70,10 @@ def _line(row: dict[str, Any]) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{name}: {_value(item)}' for name, item in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
     return "-" if value is None else str(value)
 
 
@@ -206,10 +211,9 @@ def verify(
 def _verdict(report: VerifyReport) -> str:
     lines = []
     for check in report.partitions:
-        state = f"{len(check.problems):,} problems" if check.problems else "sound"
         lines.append(
             f"{check.partition}: {check.segments:,} segments, {check.batches:,} batches, "
-            f"{check.records:,} records, {size(check.log_bytes)}: {state}"
+            f"{check.records:,} records, {size(check.log_bytes)}: {check.verdict}"
         )
     for problem in report.all_problems:
         where = "" if problem.position is None else f"position {problem.position}: "
@@ -229,3 +233,6 @@ def _verdict(report: VerifyReport) -> str:
         ]
     lines += [f"{name}: only in one of the two directories" for name in report.missing]
     return "\n".join(lines)
+
+
+log.add_command(repair)

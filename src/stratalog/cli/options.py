@@ -11,6 +11,7 @@ from stratalog.base.clock import Clock, FixedClock, SystemClock
 from stratalog.base.errors import UsageError
 from stratalog.base.limits import LATEST_MS
 from stratalog.cli.output import print_note
+from stratalog.cli.properties import read_config_file
 
 if TYPE_CHECKING:
     from stratalog.config.kinds import Value
@@ -40,7 +41,17 @@ def config_option(command: Command) -> Command:
         "--config",
         multiple=True,
         metavar="NAME=VALUE",
-        help="One of Kafka's topic or cleaner properties; may be repeated.",
+        help="One of Kafka's topic or broker properties; may be repeated.",
+    )(command)
+
+
+def config_file_option(command: Command) -> Command:
+    """`--config-file FILE`, as `config_file`."""
+    return click.option(
+        "--config-file",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="A broker's server.properties; --config wins over it.",
     )(command)
 
 
@@ -55,14 +66,24 @@ def now_option(command: Command) -> Command:
     )(command)
 
 
-def settings_of(config: tuple[str, ...], defaults: Mapping[str, Value] | None = None) -> Settings:
+def settings_of(
+    config: tuple[str, ...],
+    defaults: Mapping[str, Value] | None = None,
+    config_file: str | None = None,
+) -> Settings:
     """Checked settings. Raises `click.BadParameter` with the reason."""
     from stratalog.config.settings import parse_pairs, resolve
 
+    source = "--config"
     try:
-        settings = resolve(parse_pairs(config), defaults)
+        given = parse_pairs(config)
+        if config_file is not None:
+            resolve(given, defaults)  # so that an error names the source it comes from
+            source = "--config-file"
+            given = {**read_config_file(config_file, given), **given}
+        settings = resolve(given, defaults)
     except UsageError as error:
-        raise click.BadParameter(str(error), param_hint="--config") from error
+        raise click.BadParameter(str(error), param_hint=source) from error
     for name in settings.without_effect:
         print_note(f"note: {name} has no effect here")
     return settings

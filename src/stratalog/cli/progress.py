@@ -29,6 +29,8 @@ _PHASES = {
     "count": "counting",
     "verify": "checking",
     "compare": "comparing",
+    "recover": "recovering",
+    "scan": "scanning",
 }
 
 
@@ -48,6 +50,7 @@ class ProgressBar:
         self._task: TaskID | None = None
         self._phase = ""
         self._before: Any = None
+        self._holds = False
 
     def __enter__(self) -> ProgressBar:
         if is_terminal():
@@ -65,9 +68,20 @@ class ProgressBar:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         self._stack.close()
+        if self._holds and self._stopped.is_set() and kind is None:
+            raise KeyboardInterrupt
+
+    def hold(self) -> None:
+        """From now on Ctrl-C takes effect at the end: what follows is short, and done as a whole.
+
+        Raises `KeyboardInterrupt` if it was pressed before.
+        """
+        self._holds = True
+        if self._stopped.is_set():
+            raise KeyboardInterrupt
 
     def __call__(self, progress: Progress) -> None:
-        if self._stopped.is_set() and self._raises:
+        if self._stopped.is_set() and self._raises and not self._holds:
             raise KeyboardInterrupt
         if self._bar is None:
             return
@@ -76,7 +90,8 @@ class ProgressBar:
                 if self._task is not None:
                     self._bar.remove_task(self._task)
                 self._phase = progress.phase
-                self._task = self._bar.add_task(_PHASES.get(progress.phase, progress.phase))
+                name = _PHASES.get(progress.phase, progress.phase)
+                self._task = self._bar.add_task(name, total=None)
             self._bar.update(
                 self._task, completed=progress.done_bytes, total=progress.total_bytes or None
             )
@@ -93,7 +108,8 @@ class ProgressBar:
 
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
         self._stopped.set()
-        raise KeyboardInterrupt
+        if not self._holds:
+            raise KeyboardInterrupt
 
 
 def _rich_bar() -> RichProgress:

@@ -46,6 +46,12 @@ def size(size_bytes: int) -> str:
     return f"{value:.{2 if value < 9.995 else 1 if value < 99.95 else 0}f} {unit}"
 
 
+def counted(count: int, noun: str) -> str:
+    """`1 segment`, `2 segments`, `2 batches`."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else plural}"
+
+
 def change(before: str, after: str) -> str:
     """`before -> after`."""
     return f"{before} -> {after}"

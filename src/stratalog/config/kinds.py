@@ -89,6 +89,11 @@ def anything(_: Value) -> str | None:
     return None
 
 
+def not_empty(value: Value) -> str | None:
+    """Lists and texts that say something."""
+    return None if value else "Value must not be empty"
+
+
 def at_least(lowest: int) -> Rule:
     """Numbers from `lowest` on."""
 

@@ -17,7 +17,8 @@ from difflib import get_close_matches
 
 from stratalog.base.errors import UsageError
 from stratalog.config.kinds import INT_MAX, LONG_MAX, Kind, Value, invalid, parse
-from stratalog.config.table import TABLE, WITHOUT_EFFECT, Setting, Synonym
+from stratalog.config.row import Setting, Synonym
+from stratalog.config.table import TABLE, WITHOUT_EFFECT
 
 DEFAULT = "default"
 _BY_NAME = {setting.name: setting for setting in TABLE}
@@ -144,8 +145,11 @@ def _checked(setting: Setting, synonym: Synonym, text: str) -> Value:
     if synonym.factor != 1:
         assert isinstance(value, int), synonym
         value *= synonym.factor
-    if setting.name == "retention.ms" and synonym.name != setting.name and value == -synonym.factor:
-        value = -1  # the broker's forms mean "for ever" by -1 of their own unit
+    if synonym.is_forever_below_zero:
+        assert isinstance(value, int), synonym
+        if value == 0:
+            raise invalid(synonym.name, text.strip(), "Value must be -1 (unlimited) or at least 1")
+        value = max(value, -1)
     largest = INT_MAX if setting.kind is Kind.INT else LONG_MAX
     if isinstance(value, int) and value > largest:
         raise invalid(synonym.name, text.strip(), f"Not a number of type {setting.kind.value}")

@@ -2,67 +2,29 @@
 
 A row says the topic's property, the broker's synonyms in Kafka's order of precedence (the first
 that is given wins; one may count in other units), type, default, rule, what it does, and when a
-change takes effect. Settings of the broker only have no synonyms. Names marked `is_ours` do not
-exist in Kafka.
+change takes effect. A setting that only brokers have bears their name, and its synonyms are older
+names. Those marked `is_ours` do not exist in Kafka.
 
 Sources: Kafka's TopicConfig, LogConfig, ServerTopicConfigSynonyms, CleanerConfig.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
-
-from stratalog.config.kinds import (
-    LONG_MAX,
-    Kind,
-    Rule,
-    Value,
-    anything,
-    at_least,
-    between,
-    one_of,
-)
+from stratalog.config.kinds import LONG_MAX, Kind, at_least, between, not_empty, one_of
+from stratalog.config.row import Effect, Setting, Synonym
 
 _MINUTE_MS = 60_000
 _HOUR_MS = 60 * _MINUTE_MS
 _DAY_MS = 24 * _HOUR_MS
 
 
-class Effect(Enum):
-    """When a change takes effect."""
-
-    APPEND = "with the next append"
-    ROLL = "when the next segment is begun"
-    CLEANING = "with the next cleaning"
-    CHECK = "with the next retention check"
-    OPEN = "when the log is opened next"
+def _times(name: str, *more: tuple[str, int], factor: int = 1) -> tuple[Synonym, ...]:
+    return (Synonym(name, factor), *(Synonym(other, times) for other, times in more))
 
 
-@dataclass(frozen=True, slots=True)
-class Synonym:
-    """A broker property that stands for a topic's; its number times `factor` is the value."""
-
-    name: str
-    factor: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One row of the table. `default` None: not set."""
-
-    name: str
-    kind: Kind
-    default: Value | None
-    doc: str
-    effect: Effect
-    rule: Rule = anything
-    synonyms: tuple[Synonym, ...] = ()
-    is_ours: bool = False
-
-
-def _times(name: str, *more: tuple[str, int]) -> tuple[Synonym, ...]:
-    return (Synonym(name), *(Synonym(other, factor) for other, factor in more))
+def _retention_times() -> tuple[Synonym, ...]:
+    units = {"ms": 1, "minutes": _MINUTE_MS, "hours": _HOUR_MS}
+    return tuple(Synonym(f"log.retention.{unit}", factor, True) for unit, factor in units.items())
 
 
 _SEGMENTS = (
@@ -273,11 +235,7 @@ _RETENTION = (
         "Age at which a segment is deleted; -1: never.",
         Effect.CHECK,
         at_least(-1),
-        _times(
-            "log.retention.ms",
-            ("log.retention.minutes", _MINUTE_MS),
-            ("log.retention.hours", _HOUR_MS),
-        ),
+        _retention_times(),
     ),
     Setting(
         "retention.bytes",
@@ -288,18 +246,105 @@ _RETENTION = (
         at_least(-1),
         _times("log.retention.bytes"),
     ),
+    Setting(
+        "file.delete.delay.ms",
+        Kind.LONG,
+        _MINUTE_MS,
+        "How long the files of a deleted segment stay on disk, as *.deleted.",
+        Effect.DELETION,
+        at_least(0),
+        _times("log.segment.delete.delay.ms"),
+    ),
+    Setting(
+        "log.retention.check.interval.ms",
+        Kind.LONG,
+        5 * _MINUTE_MS,
+        "How often logs are looked through for segments to delete.",
+        Effect.START,
+        at_least(1),
+        _times("log.cleanup.interval.mins", factor=_MINUTE_MS),
+    ),
 )
 
-TABLE: tuple[Setting, ...] = (*_SEGMENTS, *_RECORDS, *_CLEANING, *_RETENTION)
+_FLUSHING = (
+    Setting(
+        "flush.messages",
+        Kind.LONG,
+        LONG_MAX,
+        "Most records that wait to be on disk; 1: an append is answered when it is there.",
+        Effect.APPEND,
+        at_least(1),
+        _times("log.flush.interval.messages"),
+    ),
+    Setting(
+        "flush.ms",
+        Kind.LONG,
+        LONG_MAX,
+        "Longest time that a record waits to be on disk: what a crash may cost.",
+        Effect.FLUSH,
+        at_least(0),
+        _times("log.flush.interval.ms", ("log.flush.scheduler.interval.ms", 1)),
+    ),
+    Setting(
+        "log.flush.scheduler.interval.ms",
+        Kind.LONG,
+        LONG_MAX,
+        "How often logs are looked through for what is to be flushed; flush.ms if that is not set.",
+        Effect.START,
+        at_least(1),
+    ),
+    Setting(
+        "log.flush.offset.checkpoint.interval.ms",
+        Kind.INT,
+        _MINUTE_MS,
+        "How often it is written down up to where each log is on disk.",
+        Effect.START,
+        at_least(0),
+    ),
+    Setting(
+        "log.flush.start.offset.checkpoint.interval.ms",
+        Kind.INT,
+        _MINUTE_MS,
+        "How often it is written down where each log starts.",
+        Effect.START,
+        at_least(0),
+    ),
+)
+
+_DIRECTORIES = (
+    Setting(
+        "log.dirs",
+        Kind.LIST,
+        None,
+        "The directories that hold the logs, one directory a partition in one of them.",
+        Effect.START,
+        not_empty,
+        _times("log.dir"),
+    ),
+    Setting(
+        "num.recovery.threads.per.data.dir",
+        Kind.INT,
+        2,
+        "Threads for each log directory that recover its logs at the start.",
+        Effect.START,
+        at_least(1),
+    ),
+)
+
+TABLE: tuple[Setting, ...] = (
+    *_SEGMENTS,
+    *_RECORDS,
+    *_CLEANING,
+    *_RETENTION,
+    *_FLUSHING,
+    *_DIRECTORIES,
+)
 
 WITHOUT_EFFECT = frozenset(
     {
         "compression.gzip.level",
         "compression.lz4.level",
         "compression.zstd.level",
-        "file.delete.delay.ms",
-        "flush.messages",
-        "flush.ms",
         "follower.replication.throttled.replicas",
         "leader.replication.throttled.replicas",
         "local.retention.bytes",

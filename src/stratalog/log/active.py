@@ -16,11 +16,13 @@ from stratalog.base.errors import StorageIOError, StratalogError
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.roll import ActiveFacts
 from stratalog.log.tail import Tail
-from stratalog.segment import offset_index, time_index, txn_index
+from stratalog.segment import digest, offset_index, time_index, txn_index
+from stratalog.segment.digest import Digest, DigestState
+from stratalog.segment.guard import Guard
 from stratalog.segment.index_builder import IndexState
 from stratalog.segment.indexes import GrowingIndexes
 from stratalog.segment.log_file import LogFile
-from stratalog.segment.names import SEGMENT_KINDS, FileKind
+from stratalog.segment.names import FileKind
 from stratalog.segment.segment import Segment, open_segment, segment_path
 from stratalog.segment.txn_index import AbortedTxn
 
@@ -43,6 +45,8 @@ class ActiveSegment:
         first_timestamp: int,
         created_ms: int,
         modified_ms: int,
+        digest: DigestState | None,
+        guard: Guard | None = None,
     ):
         self._filesystem = filesystem
         self._directory = directory
@@ -52,8 +56,11 @@ class ActiveSegment:
         self.aborted = aborted
         self.first_timestamp = first_timestamp
         self.created_ms = created_ms
+        self.first_append_ms = min(created_ms, modified_ms)
         self.modified_ms = modified_ms
         self.broken = False
+        self._digest = digest
+        self._guard = guard
 
     @classmethod
     def create(
@@ -74,7 +81,11 @@ class ActiveSegment:
             time_index.empty(base_offset),
         )
         path = segment_path(directory, base_offset, FileKind.LOG)
-        log = LogFile.open(filesystem, path, "create")
+        try:
+            log = LogFile.open(filesystem, path, "create")
+        except StratalogError:
+            indexes.close()
+            raise
         return cls(
             filesystem,
             directory,
@@ -85,6 +96,7 @@ class ActiveSegment:
             first_timestamp=-1,
             created_ms=now_ms,
             modified_ms=now_ms,
+            digest=DigestState(base_offset),
         )
 
     @classmethod
@@ -111,6 +123,8 @@ class ActiveSegment:
             first_timestamp=-1 if first is None else first.header.max_timestamp,
             created_ms=now_ms,
             modified_ms=segment.modified_ms,
+            digest=_digest_so_far(filesystem, directory, tail),
+            guard=segment.guard,
         )
 
     @property
@@ -126,6 +140,7 @@ class ActiveSegment:
             self.indexes.time_entries,
             self.first_timestamp,
             self.created_ms,
+            self.first_append_ms,
         )
 
     def value(self) -> Segment:
@@ -137,6 +152,7 @@ class ActiveSegment:
             self.log,
             self.indexes,
             self.aborted,
+            self._guard,
         )
 
     def append(
@@ -168,14 +184,20 @@ class ActiveSegment:
         if self.size_bytes == 0:
             # Kafka looks at the largest timestamp of the whole first append.
             self.first_timestamp = max(max_timestamp for _, _, max_timestamp in rows)
+            self.first_append_ms = now_ms
         self.size_bytes = end
         self.aborted += aborted
         self.modified_ms = now_ms
+        if self._digest is not None:
+            self._digest.extend(data, [size_bytes for size_bytes, _, _ in rows])
 
     def seal(self) -> Segment:
-        """Write the closing time entry, close the index files; the segment as a stored one."""
+        """Write the closing time entry and the digest; the segment as a stored one.
+
+        The index files stay open, for whoever goes on if there is no room for a new segment.
+        Raises `StorageIOError`.
+        """
         self.indexes.finish()
-        self.indexes.close()
         return open_segment(
             self._filesystem,
             self._directory,
@@ -183,15 +205,35 @@ class ActiveSegment:
             interval_bytes=self.indexes.state.interval_bytes,
             repair=True,
             aborted=self.aborted,
+            known_digest=self.store_digest(),
         )
 
-    def remove(self) -> None:
-        """Take the new, empty segment back. Raises `StorageIOError`."""
-        self.indexes.close()
-        for kind in SEGMENT_KINDS:
-            path = segment_path(self._directory, self.base_offset, kind)
-            if self._filesystem.exists(path):
-                self._filesystem.unlink(path)
+    def fsync(self) -> None:
+        """Sync all that is not made anew when it is found torn. Raises `StorageIOError`."""
+        self.log.fsync()
+        self.indexes.fsync_times()
+        if self.aborted:
+            path = segment_path(self._directory, self.base_offset, FileKind.TXN_INDEX)
+            file = self._filesystem.open(path, "update")
+            try:
+                file.fsync()
+            finally:
+                file.close()
+
+    def store_digest(self) -> Digest | None:
+        """Write the digest of what is there now, whose index files are complete.
+
+        A digest may be absent, so a disk that has no room for one is no reason to fail.
+        """
+        try:
+            state = self._digest
+            if state is None:
+                state = digest.build_state(self.log, self.base_offset, self.size_bytes)
+            made = digest.finish_digest(self._filesystem, self._directory, self.base_offset, state)
+            digest.store_digest(self._filesystem, self._directory, self.base_offset, made)
+        except StorageIOError:
+            return None
+        return made
 
     def _write_aborted(self, added: tuple[AbortedTxn, ...]) -> None:
         path = segment_path(self._directory, self.base_offset, FileKind.TXN_INDEX)
@@ -213,3 +255,12 @@ class ActiveSegment:
                     file.close()
         except StorageIOError:
             self.broken = True
+
+
+def _digest_so_far(filesystem: FileSystem, directory: str, tail: Tail) -> DigestState | None:
+    """To go on from the digest that the last close left; None: it is built when it is needed."""
+    segment = tail.segment
+    found = digest.load_digest(filesystem, directory, segment.base_offset)
+    if found is None or found.head.covered_bytes != segment.size_bytes:
+        return DigestState(segment.base_offset) if segment.size_bytes == 0 else None
+    return DigestState.resumed(found, tail.next_offset - 1)

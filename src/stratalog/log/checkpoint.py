@@ -8,23 +8,33 @@
 `cleaner-offset-checkpoint`, `log-start-offset-checkpoint`, `recovery-point-offset-checkpoint` and
 `replication-offset-checkpoint` of a log directory have this form.
 
+A flipped digit would be another offset, and the format has no room for a checksum. But Kafka parts
+a line's words at any run of blanks and drops what trails: so the last line that we write ends in 32
+blanks, a space for a 0 and a tab for a 1 of the CRC-32C of everything else. Files that Kafka wrote
+have none and are taken as they are.
+
 Invariants
 - I1  `parse(render(x)) == x`.
 - I2  After a crash the file holds the old content or the new, never a mixture.
-- I3  A damaged file raises `CorruptionError`; it is never read as "no entries". A file of zero
-      bytes is whole: Kafka makes one before it has anything to write.
+- I3  A damaged file raises `CorruptionError`; it is never read as "no entries", and of ours every
+      damage to an entry is noticed. A file of zero bytes is whole: Kafka makes one before it has
+      anything to write.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem, read_file, write_file_atomically
 from stratalog.base.limits import MAX_CHECKPOINT_BYTES
+from stratalog.record.checksum import crc32c
 from stratalog.segment.names import MAX_OFFSET, MAX_PARTITION, TopicPartition, is_topic_name
 
 VERSION = 0
+_SEALED = re.compile(r"(.*[^ \t])([ \t]{8,})\n?", re.DOTALL)
+"""A text that ends in more blanks than anybody types."""
 
 
 def read_checkpoint(filesystem: FileSystem, path: str) -> dict[TopicPartition, int]:
@@ -66,20 +76,33 @@ def parse(content: bytes) -> dict[TopicPartition, int]:
 def render(offsets: Mapping[TopicPartition, int]) -> bytes:
     """The text of a checkpoint, sorted by topic and partition."""
     lines = [f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items())]
-    return "\n".join([str(VERSION), str(len(lines)), *lines, ""]).encode("ascii")
+    text = "\n".join([str(VERSION), str(len(lines)), *lines])
+    blanks = _blanks(text) if lines else ""
+    return f"{text}{blanks}\n".encode("ascii")
+
+
+def _blanks(text: str) -> str:
+    return f"{crc32c(text.encode('ascii')):032b}".translate({48: " ", 49: "\t"})
 
 
 def text_rows(content: bytes, version: int, columns: int) -> list[list[str]]:
     """The rows of any of Kafka's checkpoint texts: a version, a count, that many rows of words.
 
-    Raises `CorruptionError` for another version or count, or a row of other than `columns` words.
+    Raises `CorruptionError` for another version or count, a row of other than `columns` words, or
+    a checksum that does not fit.
     """
     if not content:
         return []
     try:
-        lines = content.decode("utf-8").splitlines()
+        text = content.decode("utf-8")
     except UnicodeDecodeError:
         raise CorruptionError("not a text file") from None
+    if not text.endswith("\n"):
+        raise CorruptionError("the last line has no end")
+    sealed = _SEALED.fullmatch(text)
+    if sealed is not None and not (sealed[1].isascii() and sealed[2] == _blanks(sealed[1])):
+        raise CorruptionError("the text does not match its checksum")
+    lines = text.splitlines()
     if len(lines) < 2:
         raise CorruptionError("shorter than its two first lines")
     if integer(lines[0], 1, MAX_OFFSET) != version:

@@ -1,10 +1,7 @@
 """Opening a partition's directory: which files count, where the log ends, who its producers are.
 
-This is the opening of a directory that was left in order. What a crash in the middle of a swap
-leaves is refused by name (`UsageError`), for recovery to resolve first.
-
-    sort_out     names -> which segments, what is garbage, what stands in the way      pure
-    load_log     opens the segments, finds the end (`tail`), restores the producers
+This is the opening of a directory that is in order: left so, or put in order by `leftovers` and
+`recovery`. Segments are opened, the end is found (`tail`), the producers are restored.
 
 Invariants
 - I1  With `writable` false nothing is written, renamed or removed.
@@ -14,37 +11,25 @@ Invariants
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from stratalog.base.errors import CorruptionError, StorageIOError, UsageError
+from stratalog.base.errors import CorruptionError, LogChangedError, UsageError
 from stratalog.base.filesystem import FileSystem, write_file_atomically
 from stratalog.log import snapshots
+from stratalog.log.leftovers import refuse_unfinished, sort_out
 from stratalog.log.producer_state import ProducerState
 from stratalog.log.replay import aborted_of, replay
 from stratalog.log.settings import LogSettings
 from stratalog.log.tail import Tail, load_tail
 from stratalog.segment import txn_index
-from stratalog.segment.names import STATE_DIRECTORY, SWAP_INTENT, FileKind, FileState, parse
+from stratalog.segment.digest import refresh_index_sums
+from stratalog.segment.names import FileKind
 from stratalog.segment.segment import load_aborted, open_segment, segment_path
 from stratalog.segment.segments import Segments, segments_of
 from stratalog.segment.txn_index import AbortedTxn
 
-_GARBAGE = (FileState.PART, FileState.TEMPORARY, FileState.DELETED)
 _KEEP_ALL_MS = 1 << 62
 _ATTEMPTS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """A directory's segment files, sorted out. `garbage` may be removed; `unfinished` names what
-    an interrupted swap left."""
-
-    bases: tuple[int, ...]
-    snapshots: tuple[int, ...]
-    garbage: tuple[str, ...]
-    unfinished: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,43 +41,6 @@ class LoadedLog:
     log_start_offset: int
     producers: ProducerState
     newest_snapshot: int | None
-
-
-def sort_out(names: Iterable[str]) -> Contents:
-    """What the files of a directory mean. Names of others are left alone."""
-    parsed = [(name, found) for name in names if (found := parse(name)) is not None]
-    final = [(name, found) for name, found in parsed if found.state is FileState.FINAL]
-    bases = {found.base_offset for _, found in final if found.kind is FileKind.LOG}
-    orphans = [
-        name
-        for name, found in final
-        if found.kind is not FileKind.SNAPSHOT and found.base_offset not in bases
-    ]
-    garbage = [name for name, found in parsed if found.state in _GARBAGE]
-    unfinished = [
-        name
-        for name, found in parsed
-        if found.state is not FileState.FINAL and found.state not in _GARBAGE
-    ]
-    kept = {found.base_offset for _, found in final if found.kind is FileKind.SNAPSHOT}
-    return Contents(
-        tuple(sorted(bases)),
-        tuple(sorted(kept)),
-        tuple(garbage) if unfinished else (*garbage, *orphans),
-        tuple(unfinished),
-    )
-
-
-def refuse_unfinished(filesystem: FileSystem, directory: str, contents: Contents) -> None:
-    """Raises `UsageError`, naming the file, if a swap was interrupted in this directory."""
-    intent = os.path.join(directory, STATE_DIRECTORY, SWAP_INTENT)
-    left = [os.path.join(directory, name) for name in contents.unfinished]
-    if filesystem.exists(intent):
-        left.insert(0, intent)
-    if left:
-        raise UsageError(
-            f"{left[0]}: left by an interrupted cleaning; a Kafka that opens the log resolves it"
-        )
 
 
 def load_log(
@@ -107,12 +55,13 @@ def load_log(
 ) -> LoadedLog:
     """The log in a directory.
 
-    Raises `UsageError` if there is no segment, or after an interrupted swap; `CorruptionError`
-    naming file and position.
+    Raises `UsageError` if there is no segment, `LogChangedError` while or after segments were being
+    replaced, `CorruptionError` naming file and position.
     """
     for _ in range(_ATTEMPTS):
         try:
-            return _load(
+            before = [] if writable else _identity(filesystem, directory)
+            loaded = _load(
                 filesystem,
                 directory,
                 settings,
@@ -121,13 +70,26 @@ def load_log(
                 writable=writable,
                 repair_tail=repair_tail,
             )
+            # What was opened must belong together: its owner may have replaced segments meanwhile.
+            if writable or _identity(filesystem, directory)[: len(before)] == before:
+                return loaded
         except FileNotFoundError:
             # Its owner removed a segment between our listing and our opening it: list again.
             if writable or not filesystem.exists(directory):
                 break
     if not filesystem.exists(directory):
         raise UsageError(f"{directory}: there is no log")
-    raise StorageIOError(f"{directory}: files vanish while it is being opened")
+    raise LogChangedError(f"{directory}: files vanish while it is being opened; try again")
+
+
+def _identity(filesystem: FileSystem, directory: str) -> list[tuple[int, int]]:
+    """Base offset and file id of each segment. Raises `LogChangedError` while any is replaced."""
+    contents = sort_out(filesystem.list_directory(directory))
+    refuse_unfinished(filesystem, directory, contents)
+    return [
+        (base, filesystem.stat(segment_path(directory, base, FileKind.LOG)).file_id)
+        for base in contents.bases
+    ]
 
 
 def _load(
@@ -144,9 +106,6 @@ def _load(
     if not contents.bases:
         raise UsageError(f"{directory}: there is no log")
     refuse_unfinished(filesystem, directory, contents)
-    if writable:
-        for name in contents.garbage:
-            filesystem.unlink(os.path.join(directory, name))
     damaged: list[int] = []
     aborted = [
         _aborted_or_damaged(filesystem, directory, base_offset, damaged)
@@ -179,6 +138,8 @@ def _load(
         )
     tail = replace(tail, segment=segments.active)
     start = max(log_start_offset or 0, segments.bases[0])
+    if start > tail.next_offset and repair_tail:
+        start = tail.next_offset  # nothing is left to read
     if start > tail.next_offset:
         raise CorruptionError(
             f"the log starts at {start} and ends at {tail.next_offset}", file=directory
@@ -191,7 +152,12 @@ def _load(
     if writable:
         for offset in sorted({*stray, *unreadable}):
             filesystem.unlink(snapshots.snapshot_path(directory, offset))
-    replay(producers, segments, start if newest is None else newest, tail.next_offset)
+    try:
+        replay(producers, segments, start if newest is None else newest, tail.next_offset)
+    except CorruptionError:
+        # Damage inside: what is whole stays readable (RCV-7). Its readers meet it where it is.
+        if not repair_tail:
+            raise
     return LoadedLog(segments, tail, start, producers, newest)
 
 
@@ -223,7 +189,9 @@ def _with_txn_index(
     path = segment_path(directory, base_offset, FileKind.TXN_INDEX)
     if writable and entries:
         write_file_atomically(filesystem, path, txn_index.encode(entries))
-    elif writable:
+    elif writable and filesystem.exists(path):
         filesystem.unlink(path)
+    if writable:
+        refresh_index_sums(filesystem, directory, base_offset)
     rest = [other for other in segments if other is not segment]
     return segments_of([*rest, replace(segment, aborted=entries)])

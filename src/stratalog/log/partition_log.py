@@ -3,7 +3,8 @@
     append ─► validate ─► producer checks ─► roll? ─► offsets ─► files ─► state ─► new view
 
 One lock orders the writers; readers take the current `view`, an immutable value, and never wait.
-Appends are in the page cache when they return and on the disk after `flush`.
+Appends are in the page cache when they return and on the disk after `flush`; with `flush.messages`
+they are on the disk when they return, and those that wait at the same time share one fsync (LOG-7).
 
 Invariants
 - I1  Offsets are given out once, in order, without gaps (a replica keeps those it is sent), and
@@ -11,13 +12,12 @@ Invariants
 - I2  A view is published after everything in it is written, in one assignment.
 - I3  An append that raises changed nothing: checks come before writes, state after them.
 - I4  What is below `recovery_point` has been flushed.
+- I5  After a failed fsync nothing more is written (`durability`).
 """
 
 from __future__ import annotations
 
-import os
-import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -26,21 +26,14 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     OffsetOutOfRangeError,
     RecordTooLargeError,
+    StorageIOError,
     StratalogError,
-    UsageError,
 )
 from stratalog.base.filesystem import FileSystem
-from stratalog.log import snapshots
-from stratalog.log.active import ActiveSegment
-from stratalog.log.leader_epochs import (
-    EpochStart,
-    assigned,
-    cut_at_end,
-    cut_at_start,
-    read_leader_epochs,
-    write_leader_epochs,
-)
-from stratalog.log.loading import LoadedLog, load_log, refuse_unfinished, sort_out
+from stratalog.log.deletion import rename_to_deleted
+from stratalog.log.leader_epochs import assigned, cut_at_start
+from stratalog.log.open_log import OpenLog
+from stratalog.log.opening import Unclean, open_log, read_log
 from stratalog.log.prepare import (
     Prepared,
     check_produced,
@@ -50,21 +43,16 @@ from stratalog.log.prepare import (
 )
 from stratalog.log.producer_checks import aborted_by, admit
 from stratalog.log.producer_state import (
-    ProducerState,
-    active_producers,
     apply,
-    last_stable_offset,
 )
-from stratalog.log.roll import Incoming, jitter_ms, roll_reason
+from stratalog.log.retention import Deletion
 from stratalog.log.settings import LogSettings
-from stratalog.log.unflushed import Unflushed
-from stratalog.log.view import LogReads, LogView
+from stratalog.log.swap import swap
+from stratalog.log.truncation import plan_truncation, write_truncated
 from stratalog.record.builder import NewRecord, build_batch
 from stratalog.record.codec import Codec
 from stratalog.record.control import ControlType, build_marker
-from stratalog.segment.names import LEADER_EPOCH_CHECKPOINT
 from stratalog.segment.segment import Segment
-from stratalog.segment.segments import Segments
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -84,37 +72,8 @@ class AppendResult:
     is_duplicate: bool = False
 
 
-class PartitionLog(LogReads):
-    """An open log. `_lock` guards everything; `_flush_lock` is taken before it."""
-
-    def __init__(
-        self,
-        path: str,
-        settings: LogSettings,
-        filesystem: FileSystem,
-        clock: Clock,
-        loaded: LoadedLog,
-        epochs: tuple[EpochStart, ...],
-        *,
-        active: ActiveSegment | None,
-    ):
-        """Use `PartitionLog.open`. Without `active` the log is read only."""
-        self.path = path
-        self.settings = settings
-        self._filesystem = filesystem
-        self._clock = clock
-        self._producers = loaded.producers
-        self._epochs = epochs
-        self._active = active
-        self._last_snapshot = -1 if loaded.newest_snapshot is None else loaded.newest_snapshot
-        self._unflushed = Unflushed(path, recovery_point=loaded.tail.next_offset)
-        self._lock = threading.RLock()
-        self._flush_lock = threading.RLock()
-        segments = loaded.segments
-        if active is not None:
-            segments = segments.with_active(active.value())
-        start, end = loaded.log_start_offset, loaded.tail.next_offset
-        self._view: LogView | None = self._view_of(segments, start, end)
+class PartitionLog(OpenLog):
+    """An open log. Use `PartitionLog.open`; close it, or use it in a `with`."""
 
     @classmethod
     def open(
@@ -128,78 +87,50 @@ class PartitionLog(LogReads):
         create: bool = False,
         read_only: bool = False,
         repair_tail: bool = False,
+        unclean: Unclean | None = None,
+        flushed_to: int = 0,
+        on_disk_error: Callable[[StorageIOError], None] = lambda _: None,
     ) -> PartitionLog:
         """Open the log in the directory `path`.
 
-        `create` makes one that is not there, starting at `log_start_offset`. `repair_tail` ends the
-        log before a torn or damaged last part of the active segment, which is an error otherwise.
-        `read_only` changes no file; it is also for a directory that a live process writes. Raises
-        `UsageError` if there is no log, or an interrupted swap; `CorruptionError`, naming file and
-        position; `StorageIOError`.
+        `create` makes one that is not there, starting at `log_start_offset`. `unclean`: it was not
+        closed in order, and is recovered (RCV-1). Damage that no crash explains, or a log that was
+        closed in order and ends below `flushed_to`, is read only and says why (`quarantine`,
+        RCV-7).
+
+        `read_only` changes no file; it is also for a directory that a live process writes. With
+        `repair_tail` it ends before a torn last part of the active segment, which is an error
+        otherwise.
+
+        `on_disk_error` is told of errors of the disk, but not of a full one; it must not wait.
+
+        Raises `UsageError` if there is no log; `LogChangedError` for a reader while segments are
+        being replaced; `CorruptionError`, naming file and position; `StorageIOError`.
         """
         now_ms = clock.now_ms()
-        writable = not read_only
-        if create and writable:
-            filesystem.make_directory(path)
-            contents = sort_out(filesystem.list_directory(path))
-            refuse_unfinished(filesystem, path, contents)
-            if not contents.bases:
-                ActiveSegment.create(
-                    filesystem,
-                    path,
-                    log_start_offset or 0,
-                    interval_bytes=settings.index_interval_bytes,
-                    now_ms=now_ms,
-                ).indexes.close()
-        loaded = load_log(
-            filesystem,
-            path,
-            settings,
-            now_ms=now_ms,
-            log_start_offset=log_start_offset,
-            writable=writable,
-            repair_tail=repair_tail,
-        )
-        epochs_path = os.path.join(path, LEADER_EPOCH_CHECKPOINT)
-        stored = read_leader_epochs(filesystem, epochs_path)
-        epochs = cut_at_end(cut_at_start(stored, loaded.log_start_offset), loaded.tail.next_offset)
-        active = None
-        if writable:
-            active = ActiveSegment.resume(filesystem, path, loaded.tail, now_ms)
-            if epochs != stored:
-                write_leader_epochs(filesystem, epochs_path, epochs)
-        return cls(path, settings, filesystem, clock, loaded, epochs, active=active)
+        if read_only:
+            opened = read_log(
+                filesystem,
+                path,
+                settings,
+                now_ms=now_ms,
+                log_start_offset=log_start_offset,
+                repair_tail=repair_tail,
+            )
+        else:
+            opened = open_log(
+                filesystem,
+                path,
+                settings,
+                now_ms=now_ms,
+                log_start_offset=log_start_offset,
+                create=create,
+                unclean=unclean,
+                flushed_to=flushed_to,
+            )
+        return cls(path, settings, filesystem, clock, opened, on_disk_error)
 
-    # -- what is there ---------------------------------------------------------------------------
-
-    @property
-    def view(self) -> LogView:
-        """The log as it is now; keep it to go on seeing that. Raises `UsageError` once closed."""
-        view = self._view
-        if view is None:
-            raise UsageError(f"{self.path}: the log is closed")
-        return view
-
-    @property
-    def recovery_point(self) -> int:
-        """What is below has been flushed since the log was opened."""
-        return self._unflushed.recovery_point
-
-    @property
-    def leader_epochs(self) -> tuple[EpochStart, ...]:
-        return self._epochs
-
-    def producers(self) -> ProducerState:
-        """A copy of the producers' state at the log end."""
-        with self._lock:
-            return self._producers.copy()
-
-    def active_producers(self) -> dict[int, tuple[int, int | None]]:
-        """Per producer id its epoch and last data offset (None: none in that epoch)."""
-        with self._lock:
-            return active_producers(self._producers)
-
-    # -- append ----------------------------------------------------------------------------------
+    # -- append -----------------------------------------------------------------------------------
 
     def append(self, data: Buffer, leader_epoch: int = 0) -> AppendResult:
         """Append what a producer sent: whole batches of magic 2, which get the next offsets.
@@ -214,14 +145,17 @@ class PartitionLog(LogReads):
             made = place_produced(checked, self.settings, now_ms, self.log_end_offset, leader_epoch)
             earlier = admit(self._producers, made.changes)
             if earlier is None:
-                return self._write_locked(made, now_ms)
-            return AppendResult(
-                earlier.first_offset,
-                earlier.last_offset,
-                earlier.timestamp,
-                earlier.timestamp if self.settings.is_log_append_time else -1,
-                is_duplicate=True,
-            )
+                with self._durable.errors_told():
+                    result = self._write_locked(made, now_ms)
+            else:
+                result = AppendResult(
+                    earlier.first_offset,
+                    earlier.last_offset,
+                    earlier.timestamp,
+                    earlier.timestamp if self.settings.is_log_append_time else -1,
+                    is_duplicate=True,
+                )
+        return self._acknowledged(result)
 
     def append_records(
         self,
@@ -264,7 +198,9 @@ class PartitionLog(LogReads):
             )
             made = place_marker(marker, self.settings, now_ms, self.log_end_offset, leader_epoch)
             admit(self._producers, made.changes)
-            return self._write_locked(made, now_ms)
+            with self._durable.errors_told():
+                result = self._write_locked(made, now_ms)
+        return self._acknowledged(result)
 
     def append_as_follower(self, data: Buffer) -> AppendResult:
         """Append batches of any magic that have their offsets, as a replica or a restore does.
@@ -274,13 +210,21 @@ class PartitionLog(LogReads):
         with self._lock:
             self._writer_locked()
             made = check_replicated(data, self.log_end_offset)
-            return self._write_locked(made, self._clock.now_ms())
+            with self._durable.errors_told():
+                result = self._write_locked(made, self._clock.now_ms())
+        return self._acknowledged(result)
 
-    def _writer_locked(self) -> ActiveSegment:
-        if self._active is not None:
-            return self._active
-        state = "closed" if self._view is None else "open for reading only"
-        raise UsageError(f"{self.path}: the log is {state}")
+    def _acknowledged(self, result: AppendResult) -> AppendResult:
+        """What is appended may be told to the producer once it is as durable as the topic asks.
+
+        Who waits for the lock while another flushes finds its own records flushed, too.
+        """
+        end = result.last_offset + 1
+        if end - self.recovery_point >= self.settings.flush_messages:
+            with self._durable.lock:
+                if end - self.recovery_point >= self.settings.flush_messages:
+                    self.flush()
+        return result
 
     def _write_locked(self, made: Prepared, now_ms: int) -> AppendResult:
         if made.size_bytes > self.settings.segment_bytes:
@@ -291,8 +235,6 @@ class PartitionLog(LogReads):
         self._note_epoch_locked(made.leader_epoch, made.first_offset)
         active = self._writer_locked()
         aborted = aborted_by(self._producers, made.changes)
-        if aborted and not active.aborted:
-            self._unflushed.note_name()
         active.append(made.data, made.rows, aborted, now_ms)
         for change in made.changes:
             apply(self._producers, change)
@@ -308,75 +250,7 @@ class PartitionLog(LogReads):
     def _note_epoch_locked(self, leader_epoch: int, first_offset: int) -> None:
         self._set_epochs_locked(assigned(self._epochs, leader_epoch, first_offset))
 
-    def _set_epochs_locked(self, epochs: tuple[EpochStart, ...]) -> None:
-        if epochs != self._epochs:
-            path = os.path.join(self.path, LEADER_EPOCH_CHECKPOINT)
-            write_leader_epochs(self._filesystem, path, epochs)
-            self._epochs = epochs
-
-    def _view_of(self, segments: Segments, start: int, end: int) -> LogView:
-        stable = max(start, last_stable_offset(self._producers, end))
-        return LogView(segments, start, end, stable)
-
-    # -- roll, flush, close ----------------------------------------------------------------------
-
-    def roll(self) -> int:
-        """Close the active segment and begin a new one at the log end; its base offset.
-
-        An active segment that is empty stays as it is. Raises `StorageIOError`.
-        """
-        with self._lock:
-            self._roll_locked(self.log_end_offset)
-            return self.segments.active.base_offset
-
-    def _maybe_roll_locked(self, made: Prepared, now_ms: int) -> None:
-        facts = self._writer_locked().facts()
-        incoming = Incoming(made.size_bytes, made.last_offset, made.max_timestamp)
-        jitter = jitter_ms(os.path.basename(self.path), facts.base_offset, self.settings)
-        if roll_reason(facts, incoming, now_ms, self.settings, jitter) is not None:
-            self._roll_locked(made.first_offset)
-
-    def _roll_locked(self, base_offset: int) -> None:
-        old = self._writer_locked()
-        if base_offset == old.base_offset:
-            return
-        new = ActiveSegment.create(
-            self._filesystem,
-            self.path,
-            base_offset,
-            interval_bytes=self.settings.index_interval_bytes,
-            now_ms=self._clock.now_ms(),
-        )
-        try:
-            sealed = old.seal()
-        except StratalogError:
-            new.remove()
-            raise
-        self._unflushed.note_roll(old.base_offset)
-        self._active = new
-        segments = self.segments.with_active(sealed).appended(new.value())
-        self._view = self._view_of(segments, self.log_start_offset, self.log_end_offset)
-        self._write_snapshot_locked(base_offset)
-
-    def _write_snapshot_locked(self, offset: int) -> None:
-        if offset > self._last_snapshot:
-            snapshots.write_snapshot(self._filesystem, self.path, offset, self._producers.entries)
-            self._last_snapshot = offset
-            self._unflushed.note_snapshot(offset)
-
-    def flush(self) -> int:
-        """Make everything durable that was appended before the call; the new recovery point.
-
-        Appends go on meanwhile. Raises `StorageIOError`; then nothing is promised.
-        """
-        with self._flush_lock:
-            with self._lock:
-                base_offset = self._writer_locked().base_offset
-                work = self._unflushed.begin(base_offset, self.log_end_offset)
-            self._unflushed.sync(self._filesystem, work)
-            with self._lock:
-                self._unflushed.end(work)
-                return self._unflushed.recovery_point
+    # -- what goes --------------------------------------------------------------------------------
 
     def replace_segments(self, removed: Collection[int], added: Iterable[Segment] = ()) -> None:
         """Publish the log without the sealed segments at the base offsets `removed`, with `added`.
@@ -394,33 +268,90 @@ class PartitionLog(LogReads):
             self._view = self._view_of(segments, self.log_start_offset, self.log_end_offset)
 
     def advance_log_start(self, offset: int) -> None:
-        """Move the log start offset up; making that durable is the caller's business (RET-6).
+        """Move the log start offset up; making that durable first is the caller's business (RET-6).
 
         Raises `OffsetOutOfRangeError` past the log end.
         """
+        with self._lock, self._durable.errors_told():
+            self._writer_locked()
+            self._advance_locked(offset)
+
+    def _advance_locked(self, offset: int) -> None:
+        if offset > self.log_end_offset:
+            raise OffsetOutOfRangeError(f"{offset} lies past the end {self.log_end_offset}")
+        start = max(offset, self.log_start_offset)
+        self._set_epochs_locked(cut_at_start(self._epochs, start))
+        self._view = self._view_of(self.segments, start, self.log_end_offset)
+
+    def delete_segments(self, deletions: Sequence[Deletion]) -> list[str]:
+        """Remove the oldest segments from the log, then rename their files to `.deleted` (RET-8).
+
+        The log start has to be at or past their end, durably. Answers the paths to unlink later;
+        none if the segments are no longer those that `deletions` speaks of.
+        """
         with self._lock:
             self._writer_locked()
-            if offset > self.log_end_offset:
-                raise OffsetOutOfRangeError(f"{offset} lies past the end {self.log_end_offset}")
-            start = max(offset, self.log_start_offset)
-            self._set_epochs_locked(cut_at_start(self._epochs, start))
-            self._view = self._view_of(self.segments, start, self.log_end_offset)
+            sealed = self.segments.sealed
+            named = [(gone.base_offset, gone.size_bytes) for gone in deletions]
+            if named != [(s.base_offset, s.size_bytes) for s in sealed[: len(named)]]:
+                return []
+            bases = [base for base, _ in named]
+            start = self.segments.bases[len(bases)]
+            self._advance_locked(start)
+            self.replace_segments(bases)
+        return rename_to_deleted(self._filesystem, self.path, bases)
 
-    def close(self) -> None:
-        """Write the closing time entry and the producer snapshot, flush, let go of the files.
+    def end_if_truncated_to(self, offset: int) -> int:
+        """Where the log would end after `truncate_to(offset)`: batches are not cut."""
+        view = self.view
+        if not view.log_start_offset <= offset < view.log_end_offset:
+            return view.log_end_offset
+        return plan_truncation(view.segments, offset, view.log_start_offset).end_offset
 
-        Views that were taken stay readable. Closing twice is fine. Raises `StorageIOError`.
+    def truncate_to(self, offset: int) -> int:
+        """Take the log end back to `offset`, or to the start of the batch that holds it; the end.
+
+        Durable when it returns. Raises `OffsetOutOfRangeError` below the log start,
+        `StorageIOError`.
         """
-        with self._flush_lock, self._lock:
-            if self._view is None:
-                return
-            if self._active is not None:
-                self._active.indexes.finish()
-                self._write_snapshot_locked(self.log_end_offset)
-                self.flush()
-                self._active.indexes.close()
-            self._active = None
-            self._view = None
+        with self._durable.lock, self._lock, self._durable.errors_told():
+            active = self._writer_locked()
+            if offset >= self.log_end_offset:
+                return self.log_end_offset
+            if offset < self.log_start_offset:
+                raise OffsetOutOfRangeError(f"{offset} lies below {self.log_start_offset}")
+            plan = plan_truncation(self.segments, offset, self.log_start_offset)
+            source = self.segments.get(plan.source_base)
+            assert source is not None
+            interval_bytes = self.settings.index_interval_bytes
+            try:
+                made = write_truncated(self._filesystem, self.path, plan, source, interval_bytes)
+                for segment in self.segments.from_offset(plan.source_base):
+                    segment.indexes.retire()
+                active.indexes.close()
+                swap(self._filesystem, self.path, made)
+                self._reload_locked(plan.end_offset)
+            except StratalogError as error:
+                self.take_offline(f"a truncation failed: {error}")
+                raise
+            return self.log_end_offset
+
+    def _reload_locked(self, end_offset: int) -> None:
+        start = self.log_start_offset
+        opened = open_log(
+            self._filesystem,
+            self.path,
+            self.settings,
+            now_ms=self._clock.now_ms(),
+            log_start_offset=start,
+            create=False,
+            unclean=None,
+        )
+        loaded, self._active, self.quarantine = opened.loaded, opened.active, opened.quarantine
+        self._producers, self._epochs = loaded.producers, opened.epochs
+        self._last_snapshot = min(self._last_snapshot, end_offset)
+        self._durable.cut(end_offset)
+        self._view = self._view_of(loaded.segments, start, loaded.tail.next_offset)
 
     def __enter__(self) -> PartitionLog:
         return self

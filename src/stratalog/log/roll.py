@@ -3,7 +3,8 @@
 A segment is rolled before an append that would make it larger than `segment.bytes`, whose offset
 would not fit its indexes, when an index is full, or when it is old. Age is measured in the records'
 own time, from the first batch's timestamp to the incoming batch's; only a segment without
-timestamps is measured by the clock.
+timestamps is measured by the clock. A segment that gets no more appends is rolled by the clock, too
+(LOG-6).
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class RollReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ActiveFacts:
-    """The active segment as rolling sees it. `first_timestamp`: of its first batch, -1 if none."""
+    """The active segment as rolling sees it. `first_timestamp`: of its first batch, -1 if none;
+    `created_ms` and `first_append_ms` are the clock's (of a segment that was there when the log
+    was opened: its file's time, at most)."""
 
     base_offset: int
     size_bytes: int
@@ -38,6 +41,7 @@ class ActiveFacts:
     time_entries: int
     first_timestamp: int
     created_ms: int
+    first_append_ms: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,15 @@ def roll_reason(
     if incoming.last_offset - active.base_offset > offset_index.MAX_RELATIVE_OFFSET:
         return RollReason.OFFSET_RANGE
     return None
+
+
+def is_idle_too_long(
+    active: ActiveFacts, now_ms: int, settings: LogSettings, jitter_ms: int
+) -> bool:
+    """Whether a segment that nobody appends to must be rolled by the clock (LOG-6), so that it can
+    be cleaned and deleted. Measured from its first append here: records may tell any time."""
+    age_ms = now_ms - active.first_append_ms
+    return active.size_bytes > 0 and age_ms > settings.roll_after_ms - jitter_ms
 
 
 def jitter_ms(name: str, base_offset: int, settings: LogSettings) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratalog.record.codec import Codec
 from stratalog.record.layout import INT64_MAX, TimestampType
 from stratalog.record.validate import ProduceRules
 
@@ -29,6 +30,12 @@ class LogSettings:
     message_timestamp_after_max_ms: int = 3_600_000
     max_compaction_lag_ms: int = INT64_MAX
     producer_expiration_ms: int = DAY_MS
+    retention_ms: int = 7 * DAY_MS
+    retention_bytes: int = -1
+    file_delete_delay_ms: int = 60_000
+    flush_messages: int = INT64_MAX
+    flush_ms: int = INT64_MAX
+    compression: Codec | None = None  # None keeps what the producer chose
 
     @property
     def is_compacted(self) -> bool:

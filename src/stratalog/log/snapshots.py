@@ -87,7 +87,7 @@ def read_snapshot(filesystem: FileSystem, directory: str, offset: int) -> list[P
 def write_snapshot(
     filesystem: FileSystem, directory: str, offset: int, entries: Mapping[int, ProducerEntry]
 ) -> None:
-    """Write the snapshot at `offset`; `flush` of the log makes it durable."""
+    """Write the snapshot at `offset`. It is not synced: a torn one is made again (I1, I2)."""
     file = filesystem.open(snapshot_path(directory, offset), "create")
     try:
         file.pwrite(encode_snapshot(entries), 0)

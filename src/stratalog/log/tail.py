@@ -21,6 +21,7 @@ from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem, write_file_atomically
 from stratalog.record.batch import Batch
 from stratalog.segment import index_builder, index_files, offset_index, time_index, txn_index
+from stratalog.segment.guard import Guard
 from stratalog.segment.index_builder import IndexEntries, IndexState
 from stratalog.segment.indexes import StoredIndexes
 from stratalog.segment.log_file import LogFile
@@ -52,8 +53,9 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Walk:
-    """What a walk found. `damage` is what it stopped at, at position `end`."""
+    """What a walk from `start` found. `damage` is what it stopped at, at position `end`."""
 
+    start: int
     end: int
     next_offset: int
     state: IndexState
@@ -90,6 +92,11 @@ def load_tail(
         walk = _walk_all(log, base_offset, walk.end, interval_bytes, check_from=walk.end)
         if walk.damage is not None:
             raise walk.damage
+    stat = filesystem.stat(path)
+    guard = Guard(filesystem, directory, base_offset, log, stat.file_id)
+    if not repair_tail:
+        # Where the log ends is what appends go by, and a header lies outside its batch's checksum.
+        guard.check(walk.start, walk.end)
     kept = tuple(entry for entry in aborted if entry.last_offset < walk.next_offset)
     if writable:
         if walk.end < size_bytes:
@@ -100,7 +107,7 @@ def load_tail(
     segment = Segment(
         base_offset,
         walk.end,
-        filesystem.stat(path).modified_ms,
+        stat.modified_ms,
         log,
         StoredIndexes(
             filesystem,
@@ -113,6 +120,7 @@ def load_tail(
             loaded=_closed(walk),
         ),
         kept,
+        guard,
     )
     return Tail(
         segment,
@@ -163,7 +171,13 @@ def _walk_all(
     state = IndexState(base_offset, interval_bytes)
     walk = _walk(log, size_bytes, state, empty, check_from=check_from)
     return _Walk(
-        walk.end, walk.next_offset, walk.state, walk.entries, changed=True, damage=walk.damage
+        walk.start,
+        walk.end,
+        walk.next_offset,
+        walk.state,
+        walk.entries,
+        changed=True,
+        damage=walk.damage,
     )
 
 
@@ -180,7 +194,8 @@ def _walk(
     Checksums are checked from position `check_from` on.
     """
     base_offset = state.base_offset
-    end, previous = state.last_entry_position, base_offset - 1
+    start = end = state.last_entry_position
+    previous = base_offset - 1
     added: list[IndexEntries] = []
     rows: list[tuple[int, int, int, int]] = []
     damage: CorruptionError | None = None
@@ -205,7 +220,7 @@ def _walk(
         reason = f"the log ends in {size_bytes - end} bytes that are no whole batch"
         damage = CorruptionError(reason, file=log.path, position=end)
     changed = any(len(more.offsets) or len(more.timestamps) for more in added)
-    return _Walk(end, previous + 1, state, _joined(entries, added), changed, damage)
+    return _Walk(start, end, previous + 1, state, _joined(entries, added), changed, damage)
 
 
 def _check(batch: Batch, base_offset: int, previous: int, *, crc: bool) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from stratalog.base.errors import CorruptionError, OffsetOutOfRangeError
 from stratalog.record.batch import Batch
 from stratalog.record.batch import batches as batches_of
-from stratalog.record.values import Record
+from stratalog.record.values import BatchHeader, Record
 from stratalog.segment import txn_index
 from stratalog.segment.log_file import PlacedHeader
 from stratalog.segment.segment import Segment, TimestampOffset
@@ -64,11 +64,7 @@ class LogView:
             active = self.segments.active
             return Chunk(active.base_offset, active.size_bytes, memoryview(b""))
         segment, placed = found
-        data = segment.log.whole_batches(placed.position, segment.size_bytes, max_bytes)
-        if len(data) < placed.header.size_bytes:
-            raise CorruptionError(
-                "the file is shorter than it was", file=segment.log.path, position=placed.position
-            )
+        data = segment.read_chunk(placed, max_bytes)
         return Chunk(segment.base_offset, placed.position, data)
 
     def read_batches(
@@ -85,11 +81,14 @@ class LogView:
         return (batch for _, batch in self._batches(offset, max_bytes, end))
 
     def _batches(self, offset: int, max_bytes: int, end: int) -> Iterator[tuple[Segment, Batch]]:
-        for segment in self.segments.from_offset(offset):
+        for segment, segment_end in self._from(offset):
             first = segment.find(offset) if segment.base_offset < end else None
             if first is None:
                 continue
-            for batch in segment.log.batches(first.position, segment.size_bytes, max_bytes):
+            previous = segment.base_offset - 1
+            for batch in segment.batches(first.position, max_bytes):
+                _check_place(segment, batch.position, batch.header, previous, segment_end)
+                previous = batch.header.last_offset
                 # The offset of a compressed message of magic 0 or 1 is that of its last record.
                 if batch.header.base_offset >= end and batch.header.magic >= 2:
                     return
@@ -102,7 +101,7 @@ class LogView:
     ) -> Iterator[Record]:
         """The data records from `offset` on; transaction markers are left out, aborted data is not.
 
-        Raises as `read_batches`.
+        Raises as `read_batches`; a batch that fails its checksum is damage.
         """
         self._check_range(offset)
         end = self.log_end_offset if end_offset is None else min(end_offset, self.log_end_offset)
@@ -110,25 +109,28 @@ class LogView:
             record
             for segment, batch in self._batches(offset, max_bytes, end)
             if not batch.header.is_control
-            for record in segment.records_of(batch)
+            for record in segment.records_of(_sound(segment, batch))
             if offset <= record.offset < end
         )
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """The first record with a timestamp of at least `timestamp` ms (LOG-11), if any."""
-        for segment in self.segments.from_offset(self.log_start_offset):
-            if segment.max_timestamp()[0] >= timestamp:
+        for segment, end in self._from(self.log_start_offset):
+            if _largest_timestamp(segment, end) >= timestamp:
                 found = segment.find_timestamp(timestamp, self.log_start_offset)
                 if found is not None:
+                    _check_offset(segment, found.offset, end)
                     return found
         return None
 
     def offset_of_max_timestamp(self) -> TimestampOffset | None:
         """The first record with the log's largest timestamp (LOG-11); None without timestamps."""
         best: TimestampOffset | None = None
-        for segment in self.segments.from_offset(self.log_start_offset):
-            if best is None or segment.max_timestamp()[0] > best.timestamp:
+        for segment, end in self._from(self.log_start_offset):
+            if best is None or _largest_timestamp(segment, end) > best.timestamp:
                 found = segment.latest_record(self.log_start_offset)
+                if found is not None:
+                    _check_offset(segment, found.offset, end)
                 if found is not None and (best is None or found.timestamp > best.timestamp):
                     best = found
         return best
@@ -144,17 +146,54 @@ class LogView:
         return found
 
     def _find(self, offset: int) -> tuple[Segment, PlacedHeader] | None:
-        for segment in self.segments.from_offset(offset):
+        for segment, end in self._from(offset):
             placed = segment.find(offset)
             if placed is not None:
+                _check_place(segment, placed.position, placed.header, segment.base_offset - 1, end)
                 return segment, placed
         return None
+
+    def _from(self, offset: int) -> Iterator[tuple[Segment, int]]:
+        """The segments that may hold `offset` or anything above it, and where each ends."""
+        segments = self.segments.from_offset(offset)
+        first = len(self.segments) - len(segments)
+        for slot, segment in enumerate(segments, start=first):
+            yield segment, self.segments.end_of(slot, self.log_end_offset)
 
     def _check_range(self, offset: int) -> None:
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise OffsetOutOfRangeError(
                 f"offset {offset} lies outside [{self.log_start_offset}, {self.log_end_offset}]"
             )
+
+
+def _check_place(
+    segment: Segment, position: int, header: BatchHeader, previous: int, end: int
+) -> None:
+    """Whether a batch may follow `previous` in a segment that ends before `end` (I2)."""
+    if not previous < header.base_offset <= header.last_offset < end:
+        reason = f"offsets {header.base_offset} to {header.last_offset} do not belong here"
+        raise CorruptionError(reason, file=segment.log.path, position=position)
+
+
+def _check_offset(segment: Segment, offset: int, end: int) -> None:
+    if not segment.base_offset <= offset < end:
+        raise CorruptionError(f"offset {offset} does not belong here", file=segment.log.path)
+
+
+def _largest_timestamp(segment: Segment, end: int) -> int:
+    timestamp, offset = segment.max_timestamp()
+    if timestamp >= 0:
+        _check_offset(segment, offset, end)
+    return timestamp
+
+
+def _sound(segment: Segment, batch: Batch) -> Batch:
+    if not batch.crc_ok():
+        raise CorruptionError(
+            "batch fails its checksum", file=segment.log.path, position=batch.position
+        )
+    return batch
 
 
 class LogReads(ABC):

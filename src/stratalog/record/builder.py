@@ -1,6 +1,7 @@
 """Makes batches of magic 2 from records, and patches the fields that a log assigns on append.
 
     build_batch(records, ...) -> bytes               a whole batch
+    with_codec(batch, codec, ...) -> bytearray       the same batch, compressed another way
     assign_offsets(batch, base_offset, ...)          in place: offset, leader epoch, append time
 
 The bytes equal Kafka's: base timestamp = the first record's (or the delete horizon, KIP-534), max
@@ -8,7 +9,7 @@ timestamp = the largest; a batch without records has base timestamp -1 and no co
 
 Invariants
 - I1  What is built here decodes to the same records: `batches(build_batch(r))` is the identity.
-- I2  `assign_offsets` leaves every byte that the checksum covers alone, unless it sets a timestamp;
+- I2  `assign_offsets` leaves every byte that the checksum covers alone, unless it changes a time;
       then the checksum is made anew (LOG-3).
 """
 
@@ -19,14 +20,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stratalog.base.errors import RecordTooLargeError, UsageError
-from stratalog.base.limits import MAX_BATCH_BYTES
+from stratalog.base.limits import MAX_BATCH_BYTES, MAX_DECOMPRESSED_BATCH_BYTES
 from stratalog.record import layout
-from stratalog.record.batch import Header
+from stratalog.record.batch import Batch, Header
 from stratalog.record.checksum import crc32c
 from stratalog.record.codec import Codec, compress
 from stratalog.record.varint import encode_varint, encode_varlong
 
 _NULL = encode_varint(-1)
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_UINT32 = struct.Struct(">I")
+_INT64 = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,22 +160,59 @@ def assign_offsets(
     anything.
     """
     view = memoryview(batch)
-    struct.pack_into(">q", view, layout.BASE_OFFSET, base_offset)
-    struct.pack_into(">i", view, layout.LEADER_EPOCH, leader_epoch)
-    (attributes,) = struct.unpack_from(">h", view, layout.ATTRIBUTES)
-    (stored_timestamp,) = struct.unpack_from(">q", view, layout.MAX_TIMESTAMP)
+    _INT64.pack_into(view, layout.BASE_OFFSET, base_offset)
+    _INT32.pack_into(view, layout.LEADER_EPOCH, leader_epoch)
+    if _set_times(view, log_append_time_ms, max_timestamp):
+        _seal(view)
+
+
+def with_codec(
+    batch: Batch,
+    codec: Codec,
+    *,
+    level: int | None = None,
+    limit_bytes: int = MAX_DECOMPRESSED_BATCH_BYTES,
+    log_append_time_ms: int | None = None,
+    max_timestamp: int | None = None,
+) -> bytearray:
+    """A batch of magic 2 with its records compressed by `codec`; all else stays as it is.
+
+    The records' bytes are not looked into: they are those of Kafka, which encodes them again, as
+    long as a producer encodes them in one way. The two times are as in `assign_offsets`, which then
+    finds nothing to change. A batch without records has no codec. Raises `CorruptionError` for one
+    that exceeds `limit_bytes` once decompressed, `RecordTooLargeError` past `MAX_BATCH_BYTES`.
+    """
+    rebuilt = bytearray(batch.data[: layout.HEADER_BYTES])
+    if batch.header.records_count > 0:
+        rebuilt += compress(codec, batch.payload(limit_bytes), level)
+        attributes = batch.header.attributes & ~layout.CODEC_MASK | codec
+        _INT16.pack_into(rebuilt, layout.ATTRIBUTES, attributes)
+        _INT32.pack_into(rebuilt, layout.LENGTH, len(rebuilt) - layout.LOG_OVERHEAD)
+    if len(rebuilt) > MAX_BATCH_BYTES:
+        raise RecordTooLargeError(f"a batch of {len(rebuilt)} bytes cannot be read back")
+    view = memoryview(rebuilt)
+    _set_times(view, log_append_time_ms, max_timestamp)
+    _seal(view)
+    return rebuilt
+
+
+def _set_times(view: memoryview, log_append_time_ms: int | None, max_timestamp: int | None) -> bool:
+    """Set type and maximum of the timestamps; whether that changed anything."""
+    (attributes,) = _INT16.unpack_from(view, layout.ATTRIBUTES)
+    (stored_timestamp,) = _INT64.unpack_from(view, layout.MAX_TIMESTAMP)
+    wanted = attributes
     if log_append_time_ms is not None:
         max_timestamp = log_append_time_ms
-        attributes |= layout.TIMESTAMP_TYPE_MASK
-        struct.pack_into(">h", view, layout.ATTRIBUTES, attributes)
-    elif max_timestamp is None or max_timestamp == stored_timestamp:
-        return
-    struct.pack_into(">q", view, layout.MAX_TIMESTAMP, max_timestamp)
-    _seal(view)
+        wanted |= layout.TIMESTAMP_TYPE_MASK
+    if wanted == attributes and max_timestamp in (None, stored_timestamp):
+        return False
+    _INT16.pack_into(view, layout.ATTRIBUTES, wanted)
+    _INT64.pack_into(view, layout.MAX_TIMESTAMP, max_timestamp)
+    return True
 
 
 def _seal(view: memoryview) -> None:
-    struct.pack_into(">I", view, layout.CRC, crc32c(view[layout.ATTRIBUTES :]))
+    _UINT32.pack_into(view, layout.CRC, crc32c(view[layout.ATTRIBUTES :]))
 
 
 def _check_deltas(deltas: Sequence[int], records_count: int, last_offset_delta: int) -> None:

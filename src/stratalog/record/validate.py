@@ -6,11 +6,15 @@ The rules are those of Kafka's LogValidator and UnifiedLog for data from clients
 magic 2. Where Kafka repairs silently (a max timestamp that is not the records'), the result says
 what to repair, and `builder.assign_offsets` does it with the rest of the patching.
 
+Records are walked by a kernel (`kernel/produced.py`), which only says yes or no. What it refuses is
+walked again here, record by record, to find the error: rules and words are in one place.
+
 Invariants
 - I1  Everything that passes can be read back: checksum right, all records decode, none left over.
 - I2  A batch's offsets are 0, 1, 2... without gaps: producers never make gaps, only cleaning does.
 - I3  Errors are told apart by fault: bytes that are damaged are `CorruptionError`; a sound batch
       that this log must refuse is `InvalidRecordError` or `RecordTooLargeError`.
+- I4  The kernel accepts exactly what `check_each_record` accepts, and finds the same maximum.
 
 Sources: Kafka's LogValidator, UnifiedLog.analyzeAndValidateRecords; KIP-32, KIP-937 (times).
 """
@@ -20,10 +24,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stratalog.base.errors import CorruptionError, InvalidRecordError, RecordTooLargeError
+import numpy as np
+import numpy.typing as npt
+
+from stratalog.base.errors import (
+    CorruptionError,
+    InvalidRecordError,
+    InvalidTimestampError,
+    RecordTooLargeError,
+)
 from stratalog.base.limits import MAX_DECOMPRESSED_BATCH_BYTES
 from stratalog.record import layout
 from stratalog.record.batch import Batch, BatchHeader, RecordFields, batches
+from stratalog.record.kernel import arrays, produced
+from stratalog.record.kernel.compile import JIT
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -64,9 +78,11 @@ def validate(buffer: Buffer, rules: ProduceRules, now_ms: int) -> list[ProducedB
     """Check every batch of a produced record set; the whole set is refused for one bad record.
 
     Raises `CorruptionError` (position from the start of `buffer`), `RecordTooLargeError` or
-    `InvalidRecordError`. An empty buffer has no batches.
+    `InvalidRecordError`, for a time out of bounds `InvalidTimestampError`. An empty buffer has no
+    batches. One that is not read-only is not copied.
     """
     view = memoryview(buffer).cast("B")
+    raw = _as_array(view)
     checked: list[ProducedBatch] = []
     end = 0
     for batch in batches(view):
@@ -75,7 +91,7 @@ def validate(buffer: Buffer, rules: ProduceRules, now_ms: int) -> list[ProducedB
         if not batch.crc_ok():
             raise CorruptionError("batch fails its checksum", position=batch.position)
         _check_header(batch.header, rules)
-        checked.append(_check_records(batch, rules, now_ms))
+        checked.append(_check_records(batch, raw, rules, now_ms))
     if end != len(view):
         raise CorruptionError("record set ends inside a batch", position=end)
     return checked
@@ -111,7 +127,61 @@ def _check_header(header: BatchHeader, rules: ProduceRules) -> None:
         raise InvalidRecordError("producers may not set LogAppendTime on a CreateTime topic")
 
 
-def _check_records(batch: Batch, rules: ProduceRules, now_ms: int) -> ProducedBatch:
+def _check_records(
+    batch: Batch, raw: npt.NDArray[np.uint8], rules: ProduceRules, now_ms: int
+) -> ProducedBatch:
+    found = _ask_kernel(batch, raw, rules, now_ms) if JIT else None
+    largest, largest_delta = found or check_each_record(batch, rules, now_ms)
+    if rules.is_log_append_time:
+        largest, largest_delta = now_ms, batch.header.last_offset_delta
+    return ProducedBatch(batch.position, batch.header, largest, largest_delta)
+
+
+def _ask_kernel(
+    batch: Batch, raw: npt.NDArray[np.uint8], rules: ProduceRules, now_ms: int
+) -> tuple[int, int] | None:
+    """The answer of `check_each_record`; None if that is to say what is wrong."""
+    header = batch.header
+    start = batch.position + layout.HEADER_BYTES
+    end = batch.position + header.size_bytes
+    if header.attributes & layout.CODEC_MASK:
+        raw = _as_array(batch.payload(rules.max_decompressed_bytes))
+        start, end = 0, len(raw)
+    elif end - start > rules.max_decompressed_bytes:
+        return None
+    code, largest, largest_delta = produced.check_records(
+        raw,
+        start,
+        end,
+        header.records_count,
+        header.base_timestamp,
+        rules.requires_key,
+        *_timestamp_bounds(rules, now_ms),
+    )
+    return (largest, largest_delta) if code == arrays.OK else None
+
+
+def _timestamp_bounds(rules: ProduceRules, now_ms: int) -> tuple[int, int]:
+    if rules.is_log_append_time:
+        return -layout.INT64_MAX, layout.INT64_MAX
+    return (
+        max(now_ms - rules.max_before_ms, -layout.INT64_MAX),
+        min(now_ms + rules.max_after_ms, layout.INT64_MAX),
+    )
+
+
+def _as_array(data: memoryview | bytes) -> npt.NDArray[np.uint8]:
+    """Bytes as kernels take them. Read-only ones are another type to numba, so they are copied."""
+    view = memoryview(data)
+    return np.frombuffer(bytearray(view) if view.readonly else view, np.uint8)
+
+
+def check_each_record(batch: Batch, rules: ProduceRules, now_ms: int) -> tuple[int, int]:
+    """Check the records of a batch in Python: the largest timestamp and its offset delta.
+
+    -1 and -1 if no timestamp is above -1. Raises `CorruptionError` or `InvalidRecordError` for the
+    first record that breaks a rule.
+    """
     header = batch.header
     largest, largest_delta = layout.NO_TIMESTAMP, -1
     for expected, fields in enumerate(batch.fields(rules.max_decompressed_bytes)):
@@ -120,9 +190,7 @@ def _check_records(batch: Batch, rules: ProduceRules, now_ms: int) -> ProducedBa
         _check_timestamp(timestamp, rules, now_ms)
         if timestamp > largest:
             largest, largest_delta = timestamp, fields.offset_delta
-    if rules.is_log_append_time:
-        largest, largest_delta = now_ms, header.last_offset_delta
-    return ProducedBatch(batch.position, header, largest, largest_delta)
+    return largest, largest_delta
 
 
 def _check_record(fields: RecordFields, expected_delta: int, rules: ProduceRules) -> None:
@@ -138,11 +206,11 @@ def _check_timestamp(timestamp: int, rules: ProduceRules, now_ms: int) -> None:
     if timestamp == layout.NO_TIMESTAMP:
         return
     if abs(timestamp) > layout.INT64_MAX:
-        raise InvalidRecordError(f"timestamp {timestamp} is no int64")
+        raise InvalidTimestampError(f"timestamp {timestamp} is no int64")
     if rules.is_log_append_time:
         return
     if now_ms - timestamp > rules.max_before_ms or timestamp - now_ms > rules.max_after_ms:
-        raise InvalidRecordError(
+        raise InvalidTimestampError(
             f"timestamp {timestamp} is out of range: now {now_ms}, at most {rules.max_before_ms} "
             f"ms before and {rules.max_after_ms} ms after"
         )

@@ -9,7 +9,7 @@ Invariants
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from stratalog.base.errors import CorruptionError, StorageIOError
 from stratalog.base.filesystem import FileSystem, read_file, write_file_atomically
 from stratalog.base.limits import CHUNK_BYTES
 from stratalog.segment import index_builder, offset_index, time_index
+from stratalog.segment.digest import FileSum
 from stratalog.segment.index_builder import IndexState
 from stratalog.segment.log_file import LogFile
 from stratalog.segment.names import FileKind, FileState, file_name
@@ -40,24 +41,41 @@ def paths(directory: str, base_offset: int, state: FileState = FileState.FINAL) 
     )
 
 
+KnownSum = Callable[[FileKind, int], FileSum | None]
+"""What an index file of a log of so many bytes must be, if that is known."""
+
+
 def load(
     filesystem: FileSystem,
     directory: str,
     base_offset: int,
     log_size_bytes: int,
     state: FileState = FileState.FINAL,
+    known_sum: KnownSum | None = None,
 ) -> tuple[OffsetIndex, TimeIndex]:
     """Read both index files. Raises `FileNotFoundError` or `CorruptionError`, naming the file."""
     path, time_path = paths(directory, base_offset, state)
     try:
-        offsets = offset_index.decode(_read(filesystem, path), base_offset, log_size_bytes)
+        content = _read(filesystem, path)
+        _check_sum(content, FileKind.OFFSET_INDEX, log_size_bytes, known_sum)
+        offsets = offset_index.decode(content, base_offset, log_size_bytes)
     except CorruptionError as error:
         raise error.located(path) from None
     try:
-        times = time_index.decode(_read(filesystem, time_path), base_offset)
+        content = _read(filesystem, time_path)
+        _check_sum(content, FileKind.TIME_INDEX, log_size_bytes, known_sum)
+        times = time_index.decode(content, base_offset)
     except CorruptionError as error:
         raise error.located(time_path) from None
     return offsets, times
+
+
+def _check_sum(
+    content: bytes, kind: FileKind, log_size_bytes: int, known_sum: KnownSum | None
+) -> None:
+    known = None if known_sum is None else known_sum(kind, log_size_bytes)
+    if known is not None and FileSum.of(content) != known:
+        raise CorruptionError("not the index that was written")
 
 
 def _read(filesystem: FileSystem, path: str) -> bytes:

@@ -1,7 +1,8 @@
 """The offset and time index of one segment, as one object: loaded on first use, or growing.
 
 `StoredIndexes` belongs to a segment that no longer changes. It reads its files when it is first
-asked, and makes both anew from the log when one is missing or does not hold together (RCV-4).
+asked, and makes both anew from the log when one is missing, does not hold together, or is not the
+one that the segment's digest knows (RCV-4).
 `GrowingIndexes` belongs to the active segment: its one writer adds entries, readers look up
 without a lock.
 
@@ -22,9 +23,10 @@ from typing import Protocol
 
 import numpy as np
 
-from stratalog.base.errors import CorruptionError
+from stratalog.base.errors import CorruptionError, StratalogError
 from stratalog.base.filesystem import File, FileSystem
 from stratalog.segment import index_builder, offset_index, time_index
+from stratalog.segment.guard import Guard
 from stratalog.segment.index_builder import IndexState
 from stratalog.segment.index_files import Row, check_tail, columns, load, paths, rebuild, store
 from stratalog.segment.log_file import LogFile
@@ -45,7 +47,9 @@ class SegmentIndexes(Protocol):
         ...
 
     def max_timestamp(self) -> tuple[int, int]:
-        """The segment's largest timestamp and the last offset of its batch; -1 without any."""
+        """The segment's largest timestamp and the last offset of its batch; -1 without any.
+
+        Raises `CorruptionError`."""
         ...
 
     def entries(self) -> tuple[OffsetIndex, TimeIndex]:
@@ -72,10 +76,11 @@ class StoredIndexes:
         repair: bool,
         state: FileState = FileState.FINAL,
         loaded: tuple[OffsetIndex, TimeIndex] | None = None,
+        guard: Guard | None = None,
     ):
         """`repair`: indexes that had to be made anew are also written to disk.
 
-        `loaded`: the entries, if they are known already.
+        `loaded`: the entries, if they are known already. `guard`: what the segment's digest knows.
         """
         self._filesystem = filesystem
         self._directory = directory
@@ -87,6 +92,8 @@ class StoredIndexes:
         self._state = state
         self._lock = threading.Lock()
         self._loaded = loaded
+        self._guard = guard
+        self._damage: CorruptionError | None = None
 
     def entries(self) -> tuple[OffsetIndex, TimeIndex]:
         """Of a damaged log: those of what lies before the damage."""
@@ -102,10 +109,16 @@ class StoredIndexes:
         return self.entries()[1].offset_before(timestamp)
 
     def max_timestamp(self) -> tuple[int, int]:
-        return self.entries()[1].last
+        """Of a damaged log nobody knows: raises `CorruptionError`."""
+        last = self.entries()[1].last
+        if self._damage is not None:
+            raise self._damage
+        return last
 
     def retire(self) -> None:
         self.entries()
+        if self._guard is not None:
+            self._guard.load()
 
     def check(self) -> None:
         """Rebuild now what is missing or of an odd size; the rest is checked when it is loaded."""
@@ -126,20 +139,28 @@ class StoredIndexes:
                 self._base_offset,
                 self._size_bytes,
                 self._state,
+                None if self._guard is None else self._guard.index_sum,
             )
             check_tail(self._log, self._size_bytes, self._interval_bytes, *made)
-            return made
+            if self._guard is None or not self._guard.is_replaced():
+                return made
         except (FileNotFoundError, CorruptionError):
             pass
         log, base_offset, size_bytes = self._log, self._base_offset, self._size_bytes
         try:
+            if self._guard is not None:
+                self._guard.check(0, size_bytes)
+                self._guard.check_end(size_bytes)
             made = rebuild(log, base_offset, size_bytes, self._interval_bytes)
-        except CorruptionError:
+        except CorruptionError as error:
+            self._damage = error
             # The log itself is damaged. What lies before the damage stays readable; a reader who
             # walks into it is told (RCV-7). Nothing is written over what recovery may need.
             return rebuild(log, base_offset, size_bytes, self._interval_bytes, up_to_damage=True)
         if self._repair:
             store(self._filesystem, self._directory, *made, self._state)
+            if self._guard is not None:
+                self._guard.indexes_rebuilt()
         return made
 
 
@@ -172,7 +193,11 @@ class GrowingIndexes:
         self._time_offsets = array("q", times.offsets.tolist())
         path, time_path = paths(directory, state.base_offset)
         self._file = _open_for_update(filesystem, path)
-        self._time_file = _open_for_update(filesystem, time_path)
+        try:
+            self._time_file = _open_for_update(filesystem, time_path)
+        except StratalogError:
+            self._file.close()
+            raise
         self._file.truncate(len(self._offsets) * offset_index.ENTRY_BYTES)
         self._time_file.truncate(len(self._timestamps) * time_index.ENTRY_BYTES)
         if rewrite:
@@ -238,8 +263,9 @@ class GrowingIndexes:
         """Write the closing time entry."""
         self._add(*index_builder.finish(self.state))
 
-    def fsync(self) -> None:
-        self._file.fsync()
+    def fsync_times(self) -> None:
+        """Sync the time index, whose closing entry nothing else shows to be missing. A short offset
+        index costs time at most."""
         self._time_file.fsync()
 
     def close(self) -> None:

@@ -76,6 +76,10 @@ class LogFile:
         count = self._file.pread_into(buffer, position)
         return memoryview(buffer)[:count]
 
+    def read_into(self, buffer: Buffer, position: int) -> int:
+        """Fill `buffer` from `position`; the count read, short only at the file's end."""
+        return self._file.pread_into(buffer, position)
+
     def write(self, data: Buffer, position: int) -> None:
         self._file.pwrite(data, position)
 

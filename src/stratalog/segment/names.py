@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 MAX_OFFSET = (1 << 63) - 1
 MAX_PARTITION = (1 << 31) - 1
@@ -123,6 +124,7 @@ def digest_name(base_offset: int) -> str:
     return f"{base_offset:020d}.digest"
 
 
+@lru_cache(maxsize=1 << 14)
 def parse(name: str) -> ParsedName | None:
     """What a file name says, or None if it is not the name of a segment file."""
     match = _FILE.fullmatch(name)

@@ -24,7 +24,10 @@ from pathlib import Path
 
 import stratalog.record.kernel
 from stratalog.clean.local_engine import LocalEngine
+from stratalog.record.builder import NewRecord, build_batch
+from stratalog.record.codec import Codec
 from stratalog.record.kernel import warmup
+from stratalog.record.validate import ProduceRules, validate
 from tests.clean.driving import FS, case_of, clean_case
 from tests.oracle import golden_rounds
 
@@ -47,6 +50,11 @@ with tempfile.TemporaryDirectory() as directory:
             case = case_of(kafka, Path(directory, f"{number}-{limited}"))
             changes = {} if limited else {"max_keys": None, "memory_bytes": 1 << 10}
             clean_case(LocalEngine(FS, threads=2), case, chunk_bytes=5000, **changes)
+for codec in Codec:
+    batch = build_batch([NewRecord(b"k", b"v", 5)], codec=codec)
+    for buffer in (batch, bytearray(batch), memoryview(batch)):
+        for append_time in (True, False):
+            validate(buffer, ProduceRules(is_log_append_time=append_time, requires_key=True), 5)
 again = [f"{name}: {kernel.signatures}" for name, kernel in found.items()
          if len(kernel.signatures) > 1]
 print(len(found), "kernels; not warmed up:", cold, "; more than one signature:", again)
@@ -73,7 +81,7 @@ def run_python(
 
 @needs_jit
 def test_warming_up_compiles_each_kernel_for_the_only_types_it_meets(tmp_path: Path) -> None:
-    """In an empty cache; afterwards no clean compiles anything."""
+    """In an empty cache; afterwards neither a clean nor an append compiles anything."""
     done = run_python(["-c", CLEAN_ALL], tmp_path, STRATALOG_CACHE_DIR=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stdout + done.stderr
 

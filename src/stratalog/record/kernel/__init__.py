@@ -9,6 +9,8 @@ scalars, writes into arrays that its caller owns, and returns counts. Errors are
     primitives.py  unaligned loads, varints, CRC-32C, SipHash: inlined into the loops
     scan.py      batch headers of a chunk -> table of batches; records -> key hashes and offsets
     offset_map.py  the map key hash -> last offset: insert, probe, partition by hash
+    produced.py  the records of a batch that is about to be appended, checked
+    digest.py    batch headers folded into block checksums, and held against them
     columns.py   every field of every record, for counting, checking and comparing
     retain.py    which batches and records stay, and why not; the bytes of the records that stay
     rewrite.py   the bytes of the cleaned chunk

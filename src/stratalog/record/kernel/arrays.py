@@ -61,6 +61,7 @@ REASONS = ("superseded", "tombstone_expired", "aborted", "no_key", "control_expi
 OK = 0
 BAD_LENGTH, BAD_MAGIC, BAD_CRC, BAD_ORDER, BAD_COUNT = 1, 2, 3, 4, 5
 BAD_RECORD, BAD_DELTA, BAD_KEY, BAD_VALUE, BAD_CONTROL, BAD_SEGMENT = 6, 7, 8, 9, 10, 11
+BAD_TIMESTAMP = 12
 DAMAGE = {
     BAD_LENGTH: "batch length out of bounds",
     BAD_MAGIC: "unknown magic",
@@ -73,4 +74,5 @@ DAMAGE = {
     BAD_VALUE: "value length out of bounds",
     BAD_CONTROL: "control batch is compressed",
     BAD_SEGMENT: "offset belongs to the next segment",
+    BAD_TIMESTAMP: "timestamp out of bounds",
 }

@@ -11,7 +11,17 @@ from collections.abc import Callable
 import numpy as np
 
 from stratalog.record.builder import NewRecord, build_batch
-from stratalog.record.kernel import arrays, columns, frames, offset_map, retain, rewrite, scan
+from stratalog.record.kernel import (
+    arrays,
+    columns,
+    digest,
+    frames,
+    offset_map,
+    produced,
+    retain,
+    rewrite,
+    scan,
+)
 from stratalog.record.kernel.compile import warm_up
 
 _I = np.int64
@@ -36,6 +46,10 @@ def exercise() -> None:
     scan.scan_batches(raw, len(raw), -1, -1, 1 << 20, table)
     scan.mark_aborted(table, 1, none, none, none)
     scan.read_control_types(raw, raw, table, 0, 1)
+    fold_state, one = np.array([0, 0, 0, -1], _I), np.zeros(1, _I)
+    digest.fold(raw, len(raw), len(raw), fold_state, one, one.copy())
+    digest.sound_blocks(raw, len(raw), one, one)
+    produced.check_records(raw, 61, len(raw), 2, 0, False, 0, 1)
     hashes, offsets, keyless = np.zeros((2, 2), np.uint64), np.zeros(2, _I), np.zeros(1, _I)
     scan.index_records(raw, raw, table, 0, 1, 1 << 62, _KEY, _KEY, hashes, offsets, keyless)
     scan.hash_many(raw, np.array([3], _I), _KEY, _KEY, hashes[:1])

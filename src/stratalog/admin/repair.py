@@ -1,0 +1,390 @@
+"""`log repair`: what is wrong with partitions, and putting it right (RCV-5, RCV-7).
+
+    checkpoints of the directory ─► leftovers ─► scan of everything ─► damage ─► derived ─► note
+
+Showing is doing on an `OverlayFileSystem`: nothing is changed, and what is shown is what happens.
+What a crash explains is put right without a question. Damage that no crash explains is settled only
+by whoever says how: `cut` or `skip` (`damage`).
+
+Invariants
+- I1  A partition with damage and without a choice is left as it is, and others go on.
+- I2  Without an order to apply no byte changes.
+- I3  A second run finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stratalog.admin import mend
+from stratalog.admin.damage import Damage, Scanned, damage_of, is_torn_end, scan_partition
+from stratalog.admin.directories import PartitionPlace, find_partitions
+from stratalog.admin.mend import Mender, Step
+from stratalog.admin.overlay import OverlayFileSystem
+from stratalog.admin.verify import Problem, verify_partition
+from stratalog.base.clock import Clock
+from stratalog.base.errors import CorruptionError, StratalogError
+from stratalog.base.filesystem import FileSystem
+from stratalog.clean.engine import OnProgress, Progress
+from stratalog.log.checkpoint import read_checkpoint
+from stratalog.log.leader_epochs import read_leader_epochs
+from stratalog.log.leftovers import sort_out
+from stratalog.log.locking import locked
+from stratalog.log.quarantine import read_quarantine, remove_quarantine
+from stratalog.segment.names import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    MAX_OFFSET,
+    RECOVERY_POINT_CHECKPOINT,
+    FileKind,
+    parse,
+)
+from stratalog.segment.segment import segment_path
+
+CUT, SKIP = "cut", "skip"
+
+_MEANINGS = {
+    LOG_START_OFFSET_CHECKPOINT: "each log starts with its first segment, so records that were "
+    "deleted may be back",
+    RECOVERY_POINT_CHECKPOINT: "all logs are scanned when they are opened next",
+    HIGH_WATERMARK_CHECKPOINT: "it is written anew when the logs are closed",
+    CLEANER_OFFSET_CHECKPOINT: "cleaning begins at the start of each log",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOptions:
+    """`applies` False: only show. `choice`: `CUT`, `SKIP`, or None to leave damage alone."""
+
+    applies: bool
+    choice: str | None = None
+    interval_bytes: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryRepair:
+    """A log directory's own files."""
+
+    directory: str
+    closed_in_order: bool
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionRepair:
+    """One partition. `damage`: what no crash explains; `is_undecided`: it waits for a choice.
+
+    `left`: what is still wrong afterwards, because no repair can know better. `error`: why the
+    partition could not be looked at.
+    """
+
+    partition: str
+    directory: str
+    segments: int = 0
+    log_bytes: int = 0
+    quarantine: str | None = None
+    steps: tuple[Step, ...] = ()
+    damage: Damage | None = None
+    undecided: str | None = None
+    left: tuple[Problem, ...] = ()
+    error: str | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        return self.undecided is None and not self.left and self.error is None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "partition": self.partition,
+            "directory": self.directory,
+            "segments": self.segments,
+            "log_bytes": self.log_bytes,
+            "quarantine": self.quarantine,
+            "steps": [{"what": step.what, "text": step.text} for step in self.steps],
+            "damage": None if self.damage is None else self.damage.as_json(),
+            "undecided": self.undecided,
+            "left": [
+                {"file": problem.file, "position": problem.position, "reason": problem.reason}
+                for problem in self.left
+            ],
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """A whole run."""
+
+    applied: bool
+    directories: tuple[DirectoryRepair, ...]
+    partitions: tuple[PartitionRepair, ...]
+
+    @property
+    def is_ok(self) -> bool:
+        """Everything is in order, or would be afterwards."""
+        return all(partition.is_ok for partition in self.partitions)
+
+    @property
+    def has_steps(self) -> bool:
+        steps = [item.steps for item in self.directories] + [item.steps for item in self.partitions]
+        return any(steps)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.is_ok,
+            "applied": self.applied,
+            "directories": [
+                {
+                    "directory": item.directory,
+                    "closed_in_order": item.closed_in_order,
+                    "steps": [{"what": step.what, "text": step.text} for step in item.steps],
+                }
+                for item in self.directories
+            ],
+            "partitions": [item.as_json() for item in self.partitions],
+        }
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Progress over all `.log` files; whoever is told may raise, to end the work."""
+
+    total_bytes: int
+    on_progress: OnProgress
+    done_bytes: int = 0
+
+    def add(self, count: int) -> None:
+        self.done_bytes += count
+        self.on_progress(Progress("scan", self.done_bytes, max(self.total_bytes, self.done_bytes)))
+
+
+def repair(
+    targets: Sequence[str],
+    options: RepairOptions,
+    filesystem: FileSystem,
+    clock: Clock,
+    on_progress: OnProgress,
+) -> RepairReport:
+    """Show, or put right, what is wrong with the partitions in `targets`.
+
+    Raises `UsageError` (among them `LogLockedError`). An error of a disk is told with its
+    partition.
+    """
+    places = find_partitions(targets, filesystem)
+    directories: list[DirectoryRepair] = []
+    partitions: list[PartitionRepair] = []
+    log_dirs = list(dict.fromkeys(place.log_dir for place in places))
+    with locked(log_dirs, filesystem, exclusive=options.applies):
+        disk = filesystem if options.applies else OverlayFileSystem(filesystem)
+        meter = _Meter(sum(_log_bytes(disk, place) for place in places), on_progress)
+        for log_dir in log_dirs:
+            mine = [place for place in places if place.log_dir == log_dir]
+            steps = _put_checkpoints_aside(
+                disk, log_dir, (*_MEANINGS.keys() - {RECOVERY_POINT_CHECKPOINT},)
+            )
+            was_clean = disk.exists(os.path.join(log_dir, CLEAN_SHUTDOWN_FILE))
+            done = [
+                _guarded(
+                    Mender(place, disk, options.interval_bytes, clock.now_ms()), options, meter
+                )
+                for place in mine
+            ]
+            steps += _settle_points(disk, log_dir, done)
+            directories.append(DirectoryRepair(log_dir, was_clean, tuple(steps)))
+            partitions += done
+    return RepairReport(options.applies, tuple(directories), tuple(partitions))
+
+
+def _log_bytes(filesystem: FileSystem, place: PartitionPlace) -> int:
+    bases = sort_out(filesystem.list_directory(place.path)).bases
+    paths = (segment_path(place.path, base, FileKind.LOG) for base in bases)
+    return sum(filesystem.stat(path).size_bytes for path in paths)
+
+
+# -- the directory's files -----------------------------------------------------------------------
+
+
+def _put_checkpoints_aside(disk: FileSystem, log_dir: str, names: Sequence[str]) -> list[Step]:
+    steps = []
+    for name in sorted(names):
+        path = os.path.join(log_dir, name)
+        try:
+            read_checkpoint(disk, path)
+        except CorruptionError as error:
+            mend.put_aside(disk, path)
+            steps.append(
+                Step(
+                    "checkpoint",
+                    f"{path} is unreadable ({error.reason}) and becomes "
+                    f"{name}{mend.DAMAGED_SUFFIX}: {_MEANINGS[name]}",
+                )
+            )
+    return steps
+
+
+def _settle_points(disk: FileSystem, log_dir: str, done: Sequence[PartitionRepair]) -> list[Step]:
+    """The recovery points go last: without them a log that has not been looked at would be cut at
+    its first damage when it is opened, while a damaged file keeps that from happening."""
+    path = os.path.join(log_dir, RECOVERY_POINT_CHECKPOINT)
+    try:
+        read_checkpoint(disk, path)
+        return []
+    except CorruptionError as error:
+        there = {place.path for place in find_partitions([log_dir], disk)}
+        settled = {item.directory for item in done if item.undecided is None and not item.error}
+        if there <= settled:
+            return _put_checkpoints_aside(disk, log_dir, [RECOVERY_POINT_CHECKPOINT])
+        text = f"{path} is unreadable ({error.reason}); it stays until all logs here are settled"
+        return [Step("checkpoint", text)]
+
+
+def _points_of(work: Mender) -> int | None:
+    path = os.path.join(work.place.log_dir, RECOVERY_POINT_CHECKPOINT)
+    try:
+        return read_checkpoint(work.filesystem, path).get(work.place.topic_partition)
+    except CorruptionError:
+        return MAX_OFFSET  # any damage may lie below
+
+
+# -- one partition -------------------------------------------------------------------------------
+
+
+def _guarded(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRepair:
+    try:
+        return _repair(work, options, meter)
+    except (StratalogError, FileNotFoundError) as error:
+        return PartitionRepair(
+            work.place.name, work.directory, steps=tuple(work.steps), error=str(error)
+        )
+
+
+def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRepair:
+    disk, place = work.filesystem, work.place
+    note = read_quarantine(disk, place.path)
+    quarantine = None if note is None else str(note)
+
+    def outcome(scanned: Scanned | None, **more: Any) -> PartitionRepair:
+        segments = [] if scanned is None else scanned.segments
+        size_bytes = 0 if scanned is None else scanned.size_bytes
+        return PartitionRepair(
+            place.name,
+            place.path,
+            len(segments),
+            size_bytes,
+            quarantine,
+            tuple(work.steps),
+            **more,
+        )
+
+    try:
+        mend.resolve_leftovers(work)
+    except CorruptionError as error:
+        if options.choice is None:
+            return outcome(None, undecided=f"what an unfinished swap left is damaged: {error}")
+        mend.force_leftovers(work)
+        mend.resolve_leftovers(work)
+    _settle_epochs(work)
+    point = _points_of(work)
+    was_clean = disk.exists(os.path.join(place.log_dir, CLEAN_SHUTDOWN_FILE))
+    trusted = MAX_OFFSET if was_clean or note is not None else point or 0
+    scanned = scan_partition(disk, place.path, trusted_below=trusted, on_scanned=meter.add)
+    if not scanned.segments:
+        return outcome(scanned, error=f"{place.path}: there is no log")
+    changed = [segment.base_offset for segment in scanned.damaged]
+    damage, undecided = _settle_damage(
+        work, scanned, options.choice, is_crash=not was_clean and note is None, point=point
+    )
+    if undecided is None:
+        undecided = _settle_start(work, scanned, options.choice)
+    if undecided is not None:
+        return outcome(scanned, damage=damage, undecided=undecided)
+    starts_over = _start_of(work) > scanned.next_offset
+    left = _settle_derived(work, changed, meter.add, starts_over=starts_over)
+    if note is not None:
+        remove_quarantine(disk, place.path)
+        work.note("quarantine", f"the quarantine is lifted ({quarantine})")
+    return outcome(scanned, damage=damage, left=left)
+
+
+def _settle_epochs(work: Mender) -> None:
+    path = os.path.join(work.directory, LEADER_EPOCH_CHECKPOINT)
+    try:
+        read_leader_epochs(work.filesystem, path)
+    except CorruptionError as error:
+        mend.put_aside(work.filesystem, path)
+        work.note(
+            "checkpoint",
+            f"{LEADER_EPOCH_CHECKPOINT} is unreadable ({error.reason}) and becomes "
+            f"{LEADER_EPOCH_CHECKPOINT}{mend.DAMAGED_SUFFIX}: leader epochs are noted from now on",
+        )
+
+
+def _settle_damage(
+    work: Mender, scanned: Scanned, choice: str | None, *, is_crash: bool, point: int | None
+) -> tuple[Damage | None, str | None]:
+    """The damage that no crash explains, and why it is left as it is, if it is."""
+    if not scanned.damaged:
+        return None, None
+    damage = damage_of(scanned)
+    if is_crash and is_torn_end(scanned, point):
+        mend.cut(work, scanned, damage, is_torn=True)
+        return None, None
+    if choice == CUT:
+        mend.cut(work, scanned, damage)
+    elif choice == SKIP:
+        mend.skip(work, scanned, damage)
+    else:
+        return damage, "damage that no crash explains: --damage cut or --damage skip settles it"
+    return damage, None
+
+
+def _settle_start(work: Mender, scanned: Scanned, choice: str | None) -> str | None:
+    """A log that starts behind its end: why it is left as it is, if it is."""
+    start = _start_of(work)
+    if start <= scanned.next_offset or scanned.damaged:
+        return None
+    if choice is None:
+        return (
+            f"the log starts at {start} and ends at {scanned.next_offset}: --damage cut takes the "
+            "start for right (nothing is left), --damage skip the log"
+        )
+    if choice == SKIP:
+        mend.forget_log_start(work)
+    else:
+        work.note("start", f"an empty log begins at offset {start}")
+    return None
+
+
+def _start_of(work: Mender) -> int:
+    path = os.path.join(work.place.log_dir, LOG_START_OFFSET_CHECKPOINT)
+    return read_checkpoint(work.filesystem, path).get(work.place.topic_partition, 0)
+
+
+def _settle_derived(
+    work: Mender,
+    changed: Sequence[int],
+    on_scanned: Callable[[int], None],
+    *,
+    starts_over: bool,
+) -> tuple[Problem, ...]:
+    """Make anew what does not fit the log; what is wrong all the same afterwards."""
+    check = verify_partition(work.place, work.filesystem, lambda _: None)
+    # What is wrong with files that were just written is not worth a word.
+    if not changed and not check.problems and not starts_over:
+        return ()
+    mend.make_anew(work, _start_of(work), on_scanned)
+    if starts_over:
+        mend.make_anew(work, _start_of(work), on_scanned)  # the indexes of the empty log
+    stale = {
+        parsed.base_offset
+        for problem in check.problems
+        if (parsed := parse(os.path.basename(problem.file))) is not None
+    }
+    mend.remove_stale_digests(work, sorted({*stale, *changed}))
+    return verify_partition(work.place, work.filesystem, lambda _: None).problems

@@ -1,0 +1,202 @@
+"""What a store holds: its directories, their logs, and what happens when a disk fails.
+
+The state that `upkeep` and `log_store` work on, and the few things that both do to it.
+
+Invariants
+- I1  What fails inside `_guarded`, but for want of space, takes its directory offline and no other.
+- I2  A directory's checkpoints are written from what its logs say, but a log that takes no writes
+      keeps the entries it had: it may not have been scanned.
+
+`_lock` guards the directories and what is to be unlinked; logs have their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import (
+    LogOfflineError,
+    StorageFullError,
+    StorageIOError,
+    StratalogError,
+    UnknownPartitionError,
+)
+from stratalog.base.filesystem import FileSystem
+from stratalog.log import log_dir as dirs
+from stratalog.log.log_dir import LogDir
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.retention import Policy
+from stratalog.log.settings import LogSettings
+from stratalog.segment.names import TopicPartition
+
+_LOG = logging.getLogger("stratalog.log")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Kafka's broker properties for its log manager, with its defaults; times in ms.
+
+    `policies` are asked for each log's retention (LOG-14); None: those of its cleanup policy.
+    """
+
+    retention_check_ms: int = 300_000
+    point_checkpoint_ms: int = 60_000
+    start_checkpoint_ms: int = 60_000
+    roll_check_ms: int = 60_000
+    digest_ms: int = 10_000
+    recovery_threads: int = 2
+    policies: Callable[[LogSettings], Sequence[Policy]] | None = None
+
+
+@dataclass(slots=True)
+class Entry:
+    """A partition of the store. `error`: why its log could not be opened."""
+
+    log_dir: LogDir
+    log: PartitionLog | None
+    error: StratalogError | None = None
+
+
+class Holdings:
+    """Base of `LogStore`; use that."""
+
+    def __init__(
+        self,
+        settings_of: Callable[[TopicPartition], LogSettings],
+        filesystem: FileSystem,
+        clock: Clock,
+        settings: StoreSettings,
+    ):
+        self._settings_of = settings_of
+        self._filesystem = filesystem
+        self._clock = clock
+        self._settings = settings
+        self._lock = threading.RLock()
+        self._releases: dict[str, Callable[[], None]] = {}
+        self._log_dirs: list[LogDir] = []
+        self._entries: dict[TopicPartition, Entry] = {}
+        self._is_closed = False
+        self.failed_dirs: dict[str, StratalogError] = {}
+
+    # -- what is there ----------------------------------------------------------------------------
+
+    def partitions(self) -> list[TopicPartition]:
+        """All partitions, those that could not be opened among them."""
+        return sorted(self._entries)
+
+    def get(self, topic_partition: TopicPartition) -> PartitionLog:
+        """A partition's log. Raises `UnknownPartitionError`; `LogOfflineError` if it failed."""
+        entry = self._entry(topic_partition)
+        if entry.log is None:
+            raise LogOfflineError(f"{topic_partition} could not be opened: {entry.error}")
+        return entry.log
+
+    def _entry(self, topic_partition: TopicPartition) -> Entry:
+        entry = self._entries.get(topic_partition)
+        if entry is None:
+            raise UnknownPartitionError(f"there is no partition {topic_partition}")
+        return entry
+
+    @property
+    def failed(self) -> dict[TopicPartition, StratalogError]:
+        """The partitions whose logs could not be opened, and why."""
+        return {key: entry.error for key, entry in self._entries.items() if entry.error is not None}
+
+    @property
+    def offline_dirs(self) -> dict[str, str]:
+        """The directories that take no writes, and why."""
+        offline = {log_dir.path: log_dir.offline for log_dir in self._log_dirs if log_dir.offline}
+        return {**{path: str(error) for path, error in self.failed_dirs.items()}, **offline}
+
+    def log_dir_of(self, topic_partition: TopicPartition) -> str:
+        """The directory in which a partition lies. Raises `UnknownPartitionError`."""
+        return self._entry(topic_partition).log_dir.path
+
+    def _writable(self, log_dir: LogDir) -> LogDir:
+        if log_dir.offline is not None:
+            raise LogOfflineError(f"log directory {log_dir.path} is offline: {log_dir.offline}")
+        return log_dir
+
+    def _online_dirs(self) -> list[LogDir]:
+        return [log_dir for log_dir in self._log_dirs if log_dir.offline is None]
+
+    def _writable_logs(self) -> list[tuple[TopicPartition, LogDir, PartitionLog]]:
+        return [
+            (key, entry.log_dir, entry.log)
+            for key, entry in list(self._entries.items())
+            if entry.log is not None and entry.log.is_writable and entry.log_dir.offline is None
+        ]
+
+    def _ends_locked(self, log_dir: LogDir) -> dict[TopicPartition, int]:
+        return {
+            key: entry.log.log_end_offset
+            for key, entry in self._entries.items()
+            if entry.log_dir is log_dir and entry.log is not None and entry.log.is_open
+        }
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def _set_start_locked(self, log_dir: LogDir, starts: dict[TopicPartition, int]) -> None:
+        before = log_dir.starts
+        log_dir.starts = {**before, **starts}
+        try:
+            with self._guarded(log_dir):
+                dirs.write_starts(log_dir, self._filesystem)
+        except StratalogError:
+            log_dir.starts = before
+            raise
+
+    def _write_points_locked(self, log_dir: LogDir) -> None:
+        points = dict(log_dir.points or {})
+        for key, entry in self._entries.items():
+            # A log that takes no writes keeps the point it had: it may not have been scanned.
+            if entry.log_dir is log_dir and entry.log is not None and entry.log.is_writable:
+                points[key] = entry.log.recovery_point
+        log_dir.points = points
+        with self._guarded(log_dir):
+            dirs.write_points(log_dir, self._ends_locked(log_dir), self._filesystem)
+
+    # -- disks fail -------------------------------------------------------------------------------
+
+    def _on_disk_error(self, log_dir: LogDir, error: StorageIOError) -> None:
+        """Waits for no lock: whoever tells may hold that of its log."""
+        if log_dir.offline is not None:
+            return
+        log_dir.offline = str(error)
+        _LOG.error("log directory %s is offline: %s", log_dir.path, error)
+        for entry in list(self._entries.values()):
+            if entry.log_dir is log_dir and entry.log is not None:
+                entry.log.take_offline(f"log directory {log_dir.path} is offline: {error}")
+
+    @contextmanager
+    def _guarded(self, log_dir: LogDir) -> Iterator[None]:
+        """What fails in here, but for want of space, takes the directory offline."""
+        try:
+            yield
+        except StorageFullError:
+            raise
+        except StorageIOError as error:
+            self._on_disk_error(log_dir, error)
+            raise
+        except FileNotFoundError as error:
+            failure = StorageIOError(f"{error.filename}: is gone")
+            self._on_disk_error(log_dir, failure)
+            raise failure from error
+
+
+def each(call: Callable[[], object]) -> None:
+    """One of many: its error is logged (it has taken its directory offline), the others go on."""
+    try:
+        call()
+    except (StratalogError, FileNotFoundError) as error:
+        _LOG.error("%s", error)
+
+
+def known(error: StratalogError | FileNotFoundError) -> StratalogError:
+    """A file that is gone from a locked directory: somebody removed it, or the disk fails."""
+    return error if isinstance(error, StratalogError) else StorageIOError(str(error))

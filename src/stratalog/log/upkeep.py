@@ -1,0 +1,235 @@
+"""What a store does by the clock: flush, roll, checkpoints, retention, digests, unlinking.
+
+    run_due ─► the jobs whose time has come (`schedule`) ─► how long until the next
+
+Invariants
+- I1  No job waits: `run_due` does what is due at the clock's time. `start` runs it in a thread.
+- I2  A log start is durable before the segments below it lose their names, so a crash that keeps
+      only some of the renames leaves no hole that could be read.
+- I3  A job that fails for one log or directory goes on with the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+from functools import partial
+
+from stratalog.base.clock import Clock
+from stratalog.base.errors import (
+    LogOfflineError,
+    StorageIOError,
+    StratalogError,
+)
+from stratalog.base.filesystem import FileSystem
+from stratalog.log.deletion import remove_tree, unlink_if_there
+from stratalog.log.holdings import Holdings, StoreSettings, each
+from stratalog.log.log_dir import LogDir
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.retention import RetentionDecision, decide, policies_for, view_of
+from stratalog.log.schedule import schedule_of
+from stratalog.log.settings import LogSettings
+from stratalog.record.layout import INT64_MAX
+from stratalog.segment.names import TopicPartition
+
+_LOG = logging.getLogger("stratalog.log")
+
+
+class Upkeep(Holdings):
+    """Base of `LogStore`; use that."""
+
+    def __init__(
+        self,
+        settings_of: Callable[[TopicPartition], LogSettings],
+        filesystem: FileSystem,
+        clock: Clock,
+        settings: StoreSettings,
+    ):
+        super().__init__(settings_of, filesystem, clock, settings)
+        self._doomed: list[tuple[int, LogDir, str]] = []
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._jobs: dict[str, Callable[[], object]] = {
+            "roll": self.roll_idle,
+            "points": self.checkpoint_points,
+            "starts": self.checkpoint_starts,
+            "retention": self.run_retention,
+            "digests": self.build_digests,
+        }
+        intervals_ms = {
+            "roll": settings.roll_check_ms,
+            "points": settings.point_checkpoint_ms,
+            "starts": settings.start_checkpoint_ms,
+            "retention": settings.retention_check_ms,
+            "digests": settings.digest_ms,
+        }
+        self._schedule = schedule_of(intervals_ms, clock.now_ms())
+
+    def run_due(self) -> int:
+        """Do what is due at the clock's time; how many ms until something is due again.
+
+        A job that fails is logged and tried again at its next time.
+        """
+        now_ms = self._clock.now_ms()
+        names = self._schedule.due(now_ms)
+        self._schedule = self._schedule.ran(names, now_ms)
+        for job in (*(self._jobs[name] for name in names), self.flush_due, self.unlink_due):
+            try:
+                job()
+            except (StratalogError, FileNotFoundError) as error:
+                _LOG.error("%s: %s", job.__name__, error)
+        return self._wait_ms()
+
+    def _wait_ms(self) -> int:
+        now_ms = self._clock.now_ms()
+        flushes = [
+            log.last_flush_ms + log.settings.flush_ms - now_ms
+            for _, _, log in self._writable_logs()
+            if log.settings.flush_ms < INT64_MAX and log.recovery_point < log.log_end_offset
+        ]
+        unlinks = [due_ms - now_ms for due_ms, _, _ in self._doomed]
+        return max(0, min([self._schedule.wait_ms(now_ms), *flushes, *unlinks]))
+
+    def start(self) -> None:
+        """Run `run_due` in a thread of its own until the store is closed."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="log-store", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(min(self.run_due(), 1000) / 1000):
+            pass
+
+    # -- jobs -------------------------------------------------------------------------------------
+
+    def flush_due(self) -> None:
+        """Flush the logs whose oldest unflushed record may be `flush.ms` old (LOG-7)."""
+        now_ms = self._clock.now_ms()
+        for _, _, log in self._writable_logs():
+            age_ms = now_ms - log.last_flush_ms
+            # A clock that was set back tells no age.
+            is_due = age_ms >= log.settings.flush_ms or age_ms < 0
+            if is_due and log.recovery_point < log.log_end_offset:
+                each(log.flush)
+
+    def flush(self) -> None:
+        """Flush every log. An error takes its directory offline and is logged."""
+        for _, _, log in self._writable_logs():
+            each(log.flush)
+
+    def roll_idle(self) -> None:
+        """Roll active segments that are older than `segment.ms` by the clock (LOG-6)."""
+        for _, _, log in self._writable_logs():
+            each(log.roll_if_idle)
+
+    def build_digests(self) -> None:
+        """Give each log's next sealed segment without a digest one: a little at a time."""
+        for _, _, log in self._writable_logs():
+            each(log.build_digest)
+
+    def checkpoint_points(self) -> None:
+        """Note how far each log is on the disk: what lies below is not scanned after a crash."""
+        with self._lock:
+            for log_dir in self._online_dirs():
+                each(partial(self._write_points_locked, log_dir))
+
+    def checkpoint_starts(self) -> None:
+        """Note where each log starts. What was deleted on demand is noted already (RET-6)."""
+        with self._lock:
+            for log_dir in self._online_dirs():
+                starts = {
+                    key: entry.log.log_start_offset
+                    for key, entry in self._entries.items()
+                    if entry.log_dir is log_dir and entry.log is not None and entry.log.is_writable
+                }
+                changed = {k: at for k, at in starts.items() if log_dir.starts.get(k, 0) != at}
+                if changed:
+                    each(partial(self._set_start_locked, log_dir, changed))
+
+    def unlink_due(self) -> None:
+        """Unlink the files whose `file.delete.delay.ms` is over (RET-8)."""
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            due = [doomed for doomed in self._doomed if doomed[0] <= now_ms]
+            self._doomed = [doomed for doomed in self._doomed if doomed[0] > now_ms]
+        for _, log_dir, path in due:
+            if log_dir.offline is None:
+                each(partial(self._unlink, log_dir, path))
+
+    def _unlink(self, log_dir: LogDir, path: str) -> None:
+        with self._guarded(log_dir):
+            if self._filesystem.is_directory(path):
+                remove_tree(self._filesystem, path)
+            else:
+                unlink_if_there(self._filesystem, path)
+
+    # -- retention --------------------------------------------------------------------------------
+
+    def plan_retention(
+        self, only: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, RetentionDecision]:
+        """What `run_retention` would do now, for each log of which something goes (a dry run)."""
+        now_ms = self._clock.now_ms()
+        decisions = {
+            key: self._decide(log, now_ms)
+            for key, _, log in self._writable_logs()
+            if only is None or key in only
+        }
+        return {key: made for key, made in decisions.items() if made.deletions or made.problems}
+
+    def _decide(self, log: PartitionLog, now_ms: int) -> RetentionDecision:
+        choose = self._settings.policies
+        policies = policies_for(log.settings.cleanup_policy) if choose is None else None
+        chosen = policies if choose is None else choose(log.settings)
+        return decide(view_of(log.view), log.settings, now_ms, chosen)
+
+    def run_retention(
+        self, only: Collection[TopicPartition] | None = None
+    ) -> dict[TopicPartition, RetentionDecision]:
+        """Delete what the policies say (RET-*); what was decided, for logs that lose something.
+
+        One durable write of the log starts a directory, then the renames (I2). An error of a disk
+        takes its directory offline; the others go on.
+        """
+        with self._lock:
+            decided = self.plan_retention(only)
+            for log_dir in self._log_dirs:
+                mine = {
+                    key: made
+                    for key, made in decided.items()
+                    if self._entries[key].log_dir is log_dir and log_dir.offline is None
+                }
+                try:
+                    self._retain_locked(log_dir, mine)
+                except (StorageIOError, LogOfflineError) as error:
+                    _LOG.error("retention in %s: %s", log_dir.path, error)
+            return decided
+
+    def _retain_locked(
+        self, log_dir: LogDir, decided: dict[TopicPartition, RetentionDecision]
+    ) -> None:
+        going: dict[TopicPartition, RetentionDecision] = {}
+        for key, made in decided.items():
+            for problem in made.problems:
+                _LOG.error("%s: retention ends before damage: %s", key, problem)
+            end = made.deletions[-1].end_offset if made.deletions else 0
+            # With the active segment: only if nothing was appended to it meanwhile (RET-7).
+            if made.deletions and (not made.rolls or self.get(key).roll_if_end(end)):
+                going[key] = made
+        starts = {
+            key: made.new_log_start_offset
+            for key, made in going.items()
+            if made.new_log_start_offset > log_dir.starts.get(key, 0)
+        }
+        if starts:
+            self._set_start_locked(log_dir, starts)
+        for key, made in going.items():
+            log = self.get(key)
+            log.advance_log_start(made.new_log_start_offset)
+            due_ms = self._clock.now_ms() + log.settings.file_delete_delay_ms
+            with self._guarded(log_dir):
+                paths = log.delete_segments(made.deletions)
+            self._doomed += [(due_ms, log_dir, path) for path in paths]
+            for deletion in made.deletions if paths else ():
+                _LOG.info("%s: %s", key, deletion.line)

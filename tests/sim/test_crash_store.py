@@ -1,0 +1,94 @@
+"""A log store is cut at every call: what was promised is there, what was removed stays away.
+
+The scenarios are in tests/sim/scenarios.py, what is asked of each image in tests/sim/logs.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.sim.client import Scenario
+from tests.sim.explore import Depth2, ExploreStats, explore
+from tests.sim.scenarios import DELETING, DURABILITY, PLACES, SWAPS, random_scenario
+from tests.sim.sweeps import budget
+
+CountCases = Callable[[str, int], None]
+
+
+def explored(scenario: Scenario, max_states: int, seed: int = 1) -> ExploreStats:
+    stats = explore(
+        scenario.run,
+        scenario.judge,
+        seed=seed,
+        max_states=max_states,
+        start=scenario.start(),
+        depth2=Depth2(scenario.recover, share=0.02, max_states=max_states // 5),
+        name=scenario.name,
+    )
+    assert stats.complete or stats.states == max_states
+    return stats
+
+
+def names(scenario: Scenario) -> str:
+    return scenario.name
+
+
+@pytest.mark.sweep
+@pytest.mark.requirement("RCV-1", "RCV-2", "RCV-3", "LOG-7", "CMP-14")
+@pytest.mark.parametrize("scenario", DURABILITY, ids=names)
+def test_what_was_acknowledged_survives(scenario: Scenario, count_cases: CountCases) -> None:
+    stats = explored(scenario, budget(2_500)).count(count_cases)
+    assert stats.states > 1_500
+    assert stats.recoveries > 10
+    assert stats.depth2_states > 100
+
+
+@pytest.mark.sweep
+@pytest.mark.requirement("RET-6", "RET-7", "RET-8", "RCV-3")
+@pytest.mark.parametrize("scenario", DELETING, ids=names)
+def test_what_was_deleted_stays_away(scenario: Scenario, count_cases: CountCases) -> None:
+    stats = explored(scenario, budget(2_500)).count(count_cases)
+    assert stats.states > 1_500
+    assert stats.recoveries > 10
+    assert stats.depth2_states > 50
+
+
+@pytest.mark.sweep
+@pytest.mark.requirement("RET-8", "RCV-3")
+@pytest.mark.parametrize("scenario", PLACES, ids=names)
+def test_no_partition_inherits_from_one_of_its_name(
+    scenario: Scenario, count_cases: CountCases
+) -> None:
+    stats = explored(scenario, budget(2_500)).count(count_cases)
+    assert stats.states > 1_500
+    assert stats.depth2_states > 50
+
+
+@pytest.mark.sweep
+@pytest.mark.requirement("CMP-12", "RCV-5", "RCV-6")
+@pytest.mark.parametrize("scenario", SWAPS, ids=names)
+def test_a_group_is_old_or_new(scenario: Scenario, count_cases: CountCases) -> None:
+    stats = explored(scenario, budget(1_200)).count(count_cases)
+    assert stats.states > 800
+    assert stats.depth2_states > 50
+
+
+@pytest.mark.sweep
+@pytest.mark.requirement("RCV-1", "RET-6", "LOG-7", "CMP-14")
+@pytest.mark.parametrize("first_seed", range(0, 32, 8))
+def test_whatever_is_done(first_seed: int, count_cases: CountCases) -> None:
+    states = 0
+    for seed in range(first_seed, first_seed + 8):
+        states += explored(random_scenario(seed), budget(300), seed).count(count_cases).states
+    assert states > 1_500
+
+
+@pytest.mark.slow
+@pytest.mark.sweep
+@pytest.mark.requirement("RCV-1", "RET-6", "LOG-7", "CMP-14")
+@pytest.mark.parametrize("first_seed", range(1_000, 1_200, 25))
+def test_whatever_is_done_at_length(first_seed: int, count_cases: CountCases) -> None:
+    for seed in range(first_seed, first_seed + 25):
+        explored(random_scenario(seed), budget(200), seed).count(count_cases)
