@@ -116,9 +116,7 @@ def _measure_open(options: Options, report: Report, log_dir: str) -> None:
     )
 
 
-def _measure_recovery(
-    options: Options, report: Report, yardstick: Yardstick, log_dir: str
-) -> None:
+def _measure_recovery(options: Options, report: Report, yardstick: Yardstick, log_dir: str) -> None:
     os.makedirs(log_dir)
     size_bytes = options.log_bytes
     shape = LogShape(record_bytes=size_bytes, segment_bytes=min(_GIB, size_bytes // 4))

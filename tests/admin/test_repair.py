@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from stratalog.admin.directories import find_partitions
 from stratalog.admin.repair import CUT, SKIP, PartitionRepair, RepairOptions, RepairReport, repair
 from stratalog.admin.verify import verify_partition
 from stratalog.base.clock import FixedClock
+from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import LocalFile, LocalFileSystem, OpenMode
 from stratalog.log.log_store import LogStore
 from stratalog.log.settings import LogSettings
@@ -99,7 +101,9 @@ def damage(partition: Path, rng: random.Random) -> tuple[str, int, int]:
     if kind == 0:  # one bit, anywhere
         data[at] ^= 1 << rng.randrange(8)
     elif kind == 1:  # one bit of a header's fields that no checksum covers
-        starts = [batch.position for batch in batches(bytes(data))]
+        starts = [0]
+        with suppress(CorruptionError):  # it may be damaged already
+            starts = [batch.position for batch in batches(bytes(data))]
         at = rng.choice(starts) + rng.choice([*range(12), 16])
         data[at] ^= 1 << rng.randrange(8)
     elif kind == 2:  # a run of nonsense
@@ -195,7 +199,7 @@ def judge(
         extra = [batch for batch in kept if batch not in sound]
         assert len(extra) <= 1, (seed, hit)  # only a field outside the checksum was hit
     else:
-        first = was_hit.index(True)
+        first = was_hit.index(True) if any(was_hit) else len(whole)
         prefix = [(b.base_offset, b.last_offset, b.data) for b in whole[:first]]
         assert kept[: len(prefix)] == prefix, (seed, hit)
         assert len(kept) == len(prefix), (seed, hit)

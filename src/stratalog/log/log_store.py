@@ -271,7 +271,9 @@ class LogStore(Upkeep):
             self._check_open_locked()
             log = self.get(topic_partition)
             log_dir = self._writable(self._entry(topic_partition).log_dir)
-            if "delete" not in log.settings.cleanup_policy:
+            policy = log.settings.cleanup_policy
+            # Without any policy nothing goes by itself, and Kafka lets it go on demand (4.2).
+            if policy and "delete" not in policy:
                 raise PolicyViolationError(
                     f"{topic_partition}: records are deleted where cleanup.policy has delete"
                 )

@@ -69,6 +69,7 @@ class OpenLog(LogReads):
         self._producers = loaded.producers
         self._epochs = opened.epochs
         self._active = opened.active
+        self._flushed_bytes = 0 if self._active is None else self._active.size_bytes
         self._is_in_order = True  # as far as it is closed
         self._last_snapshot = -1 if loaded.newest_snapshot is None else loaded.newest_snapshot
         self._durable = Durability(path, filesystem, clock, opened.recovery_point, on_disk_error)
@@ -108,6 +109,12 @@ class OpenLog(LogReads):
     def is_writable(self) -> bool:
         """Whether appends are taken: open for writing, not quarantined, its disk works."""
         return self._active is not None and self._durable.offline is None
+
+    @property
+    def unflushed_bytes(self) -> int:
+        """What the next roll has to wait for at most."""
+        active = self._active
+        return 0 if active is None else active.size_bytes - self._flushed_bytes
 
     @property
     def last_flush_ms(self) -> int:
@@ -214,7 +221,7 @@ class OpenLog(LogReads):
             now_ms=self._clock.now_ms(),
         )
         old.indexes.close()
-        self._active = new
+        self._active, self._flushed_bytes = new, 0
         segments = self.segments.with_active(sealed).appended(new.value())
         self._view = self._view_of(segments, self.log_start_offset, self.log_end_offset)
         self._write_snapshot_locked(base_offset)
@@ -233,8 +240,12 @@ class OpenLog(LogReads):
         """
         with self._durable.lock:
             with self._lock:
-                log, end_offset = self._writer_locked().log, self.log_end_offset
-            self._durable.sync(log, end_offset)
+                active, end_offset = self._writer_locked(), self.log_end_offset
+                size_bytes = active.size_bytes
+            self._durable.sync(active.log, end_offset)
+            with self._lock:
+                if self._active is active:
+                    self._flushed_bytes = size_bytes
             return self.recovery_point
 
     def build_digest(self) -> bool:

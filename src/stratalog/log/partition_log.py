@@ -351,6 +351,7 @@ class PartitionLog(OpenLog):
         self._producers, self._epochs = loaded.producers, opened.epochs
         self._last_snapshot = min(self._last_snapshot, end_offset)
         self._durable.cut(end_offset)
+        self._flushed_bytes = 0
         self._view = self._view_of(loaded.segments, start, loaded.tail.next_offset)
 
     def __enter__(self) -> PartitionLog:

@@ -38,13 +38,17 @@ def admit(state: ProducerState, batches: Sequence[ProducerBatch]) -> RecentBatch
     `OutOfOrderSequenceError` for a gap in the sequence, `InvalidRecordError` for data outside the
     transaction that the producer has open.
     """
-    trial = _trial(state, batches)
-    for batch in batches:
+    if not batches:
+        return None
+    # One batch alone needs no copy: nothing is tried behind it.
+    trial = state if len(batches) == 1 else _trial(state, batches)
+    for number, batch in enumerate(batches, start=1):
         earlier = _find_duplicate(trial, batch)
         if earlier is not None:
             return earlier
         _check(trial, batch)
-        apply(trial, batch)
+        if number < len(batches):
+            apply(trial, batch)
     return None
 
 

@@ -255,7 +255,7 @@ class GrowingIndexes:
             if entry is None:
                 self.state = state
                 return
-            self._add(state, index_builder.entries_of(entry, timed))
+            self._add_one(state, entry, timed)
             return
         self._add(*index_builder.extend(self.state, *columns(rows)))
 
@@ -271,6 +271,23 @@ class GrowingIndexes:
     def close(self) -> None:
         self._file.close()
         self._time_file.close()
+
+    def _add_one(
+        self, state: IndexState, entry: tuple[int, int], timed: tuple[int, int] | None
+    ) -> None:
+        """`_add` of what one batch brings, without arrays."""
+        base = state.base_offset
+        data = offset_index.encode_entry(base, *entry)
+        self._file.pwrite(data, len(self._offsets) * offset_index.ENTRY_BYTES)
+        if timed is not None:
+            data = time_index.encode_entry(base, *timed)
+            self._time_file.pwrite(data, len(self._timestamps) * time_index.ENTRY_BYTES)
+        self._positions.append(entry[1])
+        self._offsets.append(entry[0])
+        if timed is not None:
+            self._time_offsets.append(timed[1])
+            self._timestamps.append(timed[0])
+        self.state = state
 
     def _add(self, state: IndexState, entries: index_builder.IndexEntries) -> None:
         data, time_data = entries.encode(state.base_offset)

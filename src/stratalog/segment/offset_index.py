@@ -19,6 +19,7 @@ Invariants
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 ENTRY_BYTES = 8
 MAX_RELATIVE_OFFSET = (1 << 31) - 1
+_ONE = struct.Struct(">ii")
 _ENTRY = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
 
 Int64s = npt.NDArray[np.int64]
@@ -92,6 +94,11 @@ def encode(base_offset: int, offsets: Int64s, positions: Int64s) -> bytes:
     entries["relative_offset"] = relative
     entries["position"] = positions
     return entries.tobytes()
+
+
+def encode_entry(base_offset: int, offset: int, position: int) -> bytes:
+    """One entry, as `encode` gives it; an append has one at a time, and arrays cost more."""
+    return _ONE.pack(offset - base_offset, position)
 
 
 def max_entries(index_bytes_max: int) -> int:

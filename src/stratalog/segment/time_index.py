@@ -17,6 +17,7 @@ Invariants
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 ENTRY_BYTES = 12
+_ONE = struct.Struct(">qi")
 _ENTRY = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
 
 
@@ -96,6 +98,11 @@ def encode(base_offset: int, timestamps: Int64s, offsets: Int64s) -> bytes:
     entries["timestamp"] = timestamps
     entries["relative_offset"] = relative
     return entries.tobytes()
+
+
+def encode_entry(base_offset: int, timestamp: int, offset: int) -> bytes:
+    """One entry, as `encode` gives it."""
+    return _ONE.pack(timestamp, offset - base_offset)
 
 
 def max_entries(index_bytes_max: int) -> int:
