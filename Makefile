@@ -40,8 +40,8 @@ format: setup  ## let ruff put the files in order
 	@$(BIN)/ruff format .
 
 sweep: check  ## every test, the slow ones too, then the kernels as plain Python
-	@echo '==> all tests'
-	@$(PYTEST)
+	@echo '==> all tests, sweeps at their full length'
+	@STRATALOG_SWEEP=1 $(PYTEST)
 	@echo '==> all tests below Spark, kernels as plain Python'
 	@NUMBA_DISABLE_JIT=1 $(PYTEST) -m 'not slow' --ignore tests/spark
 

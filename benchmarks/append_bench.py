@@ -6,6 +6,8 @@ What      `PartitionLog.append` of batches of 16 KiB before compression (16-byte
           it: checksum, a look at every record, offsets, indexes.
               page cache   nothing is made durable
               flush each   `flush` after every batch, so that each is on the disk before the next
+              group commit `flush.messages=1` with 1 to 16 threads: each append returns when
+                           its batch is on the disk, and those that wait together share an fsync
               steps        the checks alone; placing (offsets, times) alone; the rest is files,
                            indexes and the log's state
 Against   The same bytes as the log holds in the end, written batch by batch to one file: a loop of
@@ -22,7 +24,8 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from itertools import cycle, islice
 
 from cleaning import warm_kernels
@@ -172,6 +175,27 @@ def measure(
     return measured
 
 
+def grouped(case: Case, sent: Sequence[bytes], count: int, scratch: str, threads: int) -> float:
+    """Batches a second when `threads` append at once and each waits until its own is durable."""
+    directory = os.path.join(scratch, "bench-0")
+    settings = replace(case.settings, flush_messages=1)
+    log = PartitionLog.open(directory, settings, LocalFileSystem(), FixedClock(NOW_MS), create=True)
+    share = count // threads
+    os.sync()
+    start = time.perf_counter()
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [
+            pool.submit(lambda: [log.append(batch) for batch in islice(cycle(sent), share)])
+            for _ in range(threads)
+        ]:
+            done.result()
+    seconds = time.perf_counter() - start
+    assert log.recovery_point == log.log_end_offset
+    log.close()
+    shutil.rmtree(directory)
+    return share * threads / seconds
+
+
 def step_seconds(case: Case, sent: Sequence[bytes]) -> tuple[float, float]:
     """Seconds a batch of checking and of placing, over all different batches."""
     checked: list[CheckedSet] = []
@@ -209,7 +233,7 @@ def file_system_of(path: str) -> str:
 
 def print_all(report: Report, options: Options, scratch: str) -> None:
     """Every case, every way."""
-    cached, flushed, steps = [], [], []
+    cached, flushed, groups, steps = [], [], [], []
     for case in CASES:
         progress(case.name)
         size_bytes = min(_DISTINCT_MIB * MIB, options.log_bytes)
@@ -218,6 +242,22 @@ def print_all(report: Report, options: Options, scratch: str) -> None:
         few = max(8, count // _FLUSHED_SHARE)
         memory = measure(case, sent, count, scratch, options.runs, flushes=False)
         disk = measure(case, sent, few, scratch, options.runs, flushes=True)
+        if case.codec is Codec.NONE and case.settings.compression is None:
+            floor = few / median(disk.floor_seconds)
+            for threads in (1, 2, 4, 8, 16):
+                rates = [
+                    grouped(case, sent, few, scratch, threads) for _ in range(options.runs + 1)
+                ][1:]
+                rate = median(rates)
+                groups.append(
+                    (
+                        f"{threads}",
+                        f"{rate:,.0f}",
+                        f"{min(rates):,.0f}-{max(rates):,.0f}",
+                        f"{rate * disk.stored_bytes / few / 1e6:,.0f}",
+                        f"{rate / floor:.2f} x",
+                    )
+                )
         cached.append(memory.row(case, record_bytes))
         flushed.append(disk.row(case, record_bytes))
         taken = [step_seconds(case, sent) for _ in range(options.runs + 1)][1:]
@@ -227,6 +267,11 @@ def print_all(report: Report, options: Options, scratch: str) -> None:
         steps.append((case.name, *(f"{seconds * 1e6:.1f}" for seconds in shares)))
     report.table("Appending on one thread, page cache", HEADER, cached)
     report.table("Appending on one thread, flush each", HEADER, flushed)
+    report.table(
+        "Group commit: uncompressed, every append waits for the disk",
+        ("threads", "batches/s", "range", "MB/s", "of write + fdatasync"),
+        groups,
+    )
     report.table(
         "Steps without flush, microseconds a batch",
         ("batches", "check", "place", "files and state", "append"),

@@ -1,15 +1,15 @@
 """How long until a store is open: after a clean stop, and after one that was not.
 
-What      open       `LogStore.open` of one log directory with 1,000 partitions of 5 segments each, a
-                     few batches a segment, closed in order; all files in the page cache. With one
-                     thread and with two.
+What      open       `LogStore.open` of one log directory with 1,000 partitions of 5 segments each,
+                     a few batches a segment, closed in order; all files in the page cache. With
+                     one thread and with two.
           recovery   `LogStore.open` of a directory with one log of 4 GiB in segments of 1 GiB,
                      16 KiB batches, no clean-shutdown marker and no recovery point: every batch's
                      checksum is checked, indexes are made and held against those that are there.
                      One worker. `first` is the first segment alone, in a fresh process whose
                      kernels are compiled but not loaded.
-Against   The md5 yardstick (1 GiB on one thread) over the same number of bytes, in the same run; and
-          reading the same bytes from the page cache into one buffer.
+Against   The md5 yardstick (1 GiB on one thread) over the same number of bytes, in the same run;
+          and reading the same bytes from the page cache into one buffer.
 How often Medians of 5 runs (`--runs`); `--mib` sets the size of the log to recover.
 
     python benchmarks/recovery_bench.py [--quick] [--save] [--mib N] [--runs N]

@@ -18,6 +18,7 @@ TABLES = {
     "spark_bench.py": ["Spark takes"],
     "memory_bench.py": ["Bound: memory_bytes + buffers"],
     "kernels_bench.py": ["Steps on one thread", "Codecs on one thread"],
+    "recovery_bench.py": ["Opening 20 partitions", "Recovering 2 MiB"],
     "append_bench.py": ["Appending on one thread, page cache", "Steps without flush"],
 }
 

@@ -212,19 +212,19 @@ class SimDisk:
 
     def exists(self, path: str) -> bool:
         with self._mutex:
-            try:
-                self.before("exists", path, False)
-                return self._find(path) != 0
-            except (FileNotFoundError, StorageIOError):
-                return False  # as os.path.exists, whatever the error is
+            self.before("exists", path, False)
+            return self._node_at(path) is not None
 
     def is_directory(self, path: str) -> bool:
         with self._mutex:
-            try:
-                self.before("is_directory", path, False)
-                return isinstance(self.nodes[self._find(path)], DirectoryNode)
-            except (FileNotFoundError, StorageIOError):
-                return False
+            self.before("is_directory", path, False)
+            return isinstance(self._node_at(path), DirectoryNode)
+
+    def _node_at(self, path: str) -> Node | None:
+        try:
+            return self.nodes[self._find(path)]
+        except (FileNotFoundError, StorageIOError):
+            return None  # nothing of that name, or below a file
 
     def make_directory(self, path: str) -> None:
         with self._mutex:

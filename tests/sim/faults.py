@@ -6,7 +6,7 @@
 
 Errors are those of `LocalFileSystem`: `StorageFullError` for ENOSPC and EDQUOT, else
 `StorageIOError`. Each error strikes only calls that can meet it on a real disk (`MEETS`), and only
-those are counted. `exists` and `is_directory` answer False for any error, as on the local disk.
+those are counted.
 A failed fsync loses what was to be synced (tests/sim/disk.py, I4).
 """
 

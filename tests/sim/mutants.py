@@ -224,10 +224,11 @@ def is_caught(
             for point in points:
                 for state in islice(plain_states(point.disk), first, last):
                     key = (state.fingerprint, point.promise, point.in_flight)
-                    if key not in seen:
+                    if key not in seen and len(seen) < max_states:
                         seen.add(key)
                         judge(state.disk(), point.promise, point.in_flight)
-        explore(changed, judge, seed=seed, max_states=max_states, start=start)
+        rest = max_states - len(seen)
+        explore(changed, judge, seed=seed, max_states=rest, start=start)
     except Exception:  # noqa: BLE001 - by the judge or by itself, it is caught
         return True
     return False

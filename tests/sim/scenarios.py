@@ -227,6 +227,19 @@ DELETING = (
         FOUR_SEGMENTS,
     ),
     Scenario(
+        "truncated between flushed batches",
+        (
+            *(("truncate", "a", 4), ("append", "a", 1), ("flush", "a"), ("truncate", "a", 3)),
+            *(("produce", "a", 4, 1), ("flush", "a"), ("checkpoint",)),
+        ),
+        SMALL,
+        (
+            *(("create", "a"), ("append", "a", 1), ("roll", "a"), ("append", "a", 1)),
+            *(("write", "a", 5, 1), ("abort", "a", 5), ("append", "a", 2), ("flush", "a")),
+            ("append", "a", 1),
+        ),
+    ),
+    Scenario(
         "truncated inside a batch",
         (
             *(("truncate", "a", 4), ("append", "a", 1), ("flush", "a"), ("checkpoint",)),

@@ -1,6 +1,6 @@
 """New segments for old ones, as a cleaner leaves them: what stays is chosen here, not by an engine.
 
-    replacement = write_parts(disk, log, bases, kept)     `.part` files, durable; then `swap.swap`
+replacement = write_parts(disk, log, bases, kept)     `.part` files, durable; then `swap.swap`
 """
 
 from __future__ import annotations

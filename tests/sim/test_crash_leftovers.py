@@ -71,9 +71,7 @@ def leftovers(
 ) -> Leftovers:
     before = (*SIX_SEGMENTS, ("flush", "a"), ("checkpoint",), ("stop",))
     # The client must still know the log when the files are laid: it lets go of it afterwards.
-    return Leftovers(
-        name, OPENED, COMPACTED, before[:-1], 40, group, states, deleted, is_new
-    )
+    return Leftovers(name, OPENED, COMPACTED, before[:-1], 40, group, states, deleted, is_new)
 
 
 ALL_CLEANED, ALL_SWAP = (CLEANED,) * 4, (SWAP,) * 4

@@ -68,11 +68,13 @@ def test_too_many_open_files_strike_what_opens_one() -> None:
         disk.open("/d/other", "read")
 
 
-def test_a_question_is_answered_no_as_the_local_disk_does() -> None:
+def test_a_question_that_the_disk_does_not_answer_is_an_error() -> None:
     disk = start()
     disk.hook = Faults("EIO", 0, lasting=True)
-    assert not disk.exists("/d/value")
-    assert not disk.is_directory("/d")
+    with pytest.raises(StorageIOError):
+        disk.exists("/d/value")
+    with pytest.raises(StorageIOError):
+        disk.is_directory("/d")
 
 
 @pytest.mark.sweep

@@ -23,7 +23,8 @@ from tests.sim.faults import MEETS, Faults
 from tests.sim.logs import LogState, Stored, check_partitions
 from tests.sim.sweeps import IS_SWEEP
 
-STRIDE = 17
+STRIDE = 5
+KEY_B = TopicPartition("b", 0)
 FULL = ("ENOSPC", "EDQUOT", "SHORT_WRITE")
 SETTINGS = LogSettings(index_interval_bytes=64, segment_bytes=900, retention_bytes=700)
 BEFORE: tuple[Step, ...] = (
@@ -56,6 +57,7 @@ class Tolerant:
     def __init__(self, disk: SimDisk):
         self.journal = LastBegun()
         self.client = SCENARIO.client(disk, self.journal)
+        self.client.may_fail = True
         self.uncertain: dict[TopicPartition, set[LogState | None]] = {}
         self.errors = 0
 
@@ -68,13 +70,34 @@ class Tolerant:
         except StratalogError:
             self.errors += 1
             client.state = before
-            client.promise()
             self._doubt(before)
+            for key in list(client.state):
+                # A deletion that has failed behind the renaming.
+                if client.store is not None and key not in client.store.partitions():
+                    self.uncertain.setdefault(key, set()).add(client.state.pop(key))
+            client.promise()
             return
-        if client.store is not None and client.store.offline_dirs:
-            self._doubt(before)  # what many logs are run through raises nothing
-        elif len(step) > 1:
-            self.uncertain.pop(TopicPartition(str(step[1]), 0), None)
+        # What many logs are run through raises nothing.
+        self._doubt(client.state)
+        if len(step) > 1:
+            self._done(TopicPartition(str(step[1]), 0))
+
+    def _done(self, key: TopicPartition) -> None:
+        """Later steps end the doubts, but for a log start that may be durable already."""
+        now, doubts = self.client.state.get(key), self.uncertain.pop(key, set())
+        starts = {doubt.start for doubt in doubts if doubt is not None}
+        if now is not None and max(starts, default=0) > now.start:
+            self.uncertain[key] = {now._replace(start=start) for start in starts}
+
+    def settle(self, key: TopicPartition) -> None:
+        """After a new start the log says what has become of what was in doubt."""
+        log = self.client.log(key)
+        for state in self.uncertain.pop(key, set()):
+            if state is not None and (log.log_start_offset, log.log_end_offset) == (
+                state.start,
+                state.end,
+            ):
+                self.client.state[key] = state
 
     def _doubt(self, before: dict[TopicPartition, LogState]) -> None:
         coming = dict(self.journal.last or self.client.stored(before))
@@ -113,7 +136,13 @@ def goes_on(tolerant: Tolerant, faults: Faults) -> None:
     """There is room again: the same process, and the same store, take and keep records."""
     client = tolerant.client
     if client.store is None:
-        tolerant.do(("open",))
+        client.do(("open",))
+        assert client.store is not None
+        for key in client.store.partitions():
+            client.state.setdefault(key, LogState())  # its creation had come far enough
+            tolerant.settle(key)
+    if KEY_B not in client.state:
+        client.do(("create", "b"))
     for key in list(client.state):
         assert client.log(key).offline is None, f"{faults}: {client.log(key).offline}"
         client.do(("append", key.topic, 1))

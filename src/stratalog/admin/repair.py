@@ -33,6 +33,7 @@ from stratalog.log.checkpoint import read_checkpoint
 from stratalog.log.leader_epochs import read_leader_epochs
 from stratalog.log.leftovers import sort_out
 from stratalog.log.locking import locked
+from stratalog.log.log_dir import read_log_dir_checkpoint
 from stratalog.log.quarantine import read_quarantine, remove_quarantine
 from stratalog.segment.names import (
     CLEAN_SHUTDOWN_FILE,
@@ -215,7 +216,7 @@ def _put_checkpoints_aside(disk: FileSystem, log_dir: str, names: Sequence[str])
     for name in sorted(names):
         path = os.path.join(log_dir, name)
         try:
-            read_checkpoint(disk, path)
+            read_log_dir_checkpoint(log_dir, name, disk)
         except CorruptionError as error:
             mend.put_aside(disk, path)
             steps.append(

@@ -36,6 +36,7 @@ from stratalog.log import snapshots
 from stratalog.log.checkpoint import read_checkpoint
 from stratalog.log.leader_epochs import read_leader_epochs
 from stratalog.log.leftovers import sort_out
+from stratalog.log.log_dir import read_log_dir_checkpoint
 from stratalog.record import layout
 from stratalog.record.control import ControlType
 from stratalog.record.kernel import arrays, scan
@@ -152,11 +153,11 @@ def verify_checkpoints(log_dir: str, filesystem: FileSystem) -> list[Problem]:
     """The problems of a log directory's own files."""
     found = []
     for name in _CHECKPOINTS:
-        path = os.path.join(log_dir, name)
         try:
-            read_checkpoint(filesystem, path)
+            read_log_dir_checkpoint(log_dir, name, filesystem)
         except CorruptionError as error:
-            found.append(Problem(error.file or path, error.position, error.reason))
+            file = error.file or os.path.join(log_dir, name)
+            found.append(Problem(file, error.position, error.reason))
     return found
 
 

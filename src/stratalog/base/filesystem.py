@@ -299,7 +299,7 @@ def make_durable_directory(filesystem: FileSystem, path: str) -> None:
     """Make a directory, with its parents, whose names are on the disk when this returns."""
     path = os.path.abspath(path)
     missing: list[str] = []
-    while not filesystem.exists(path):
+    while not filesystem.exists(path) and path != os.path.dirname(path):
         missing.append(path)
         path = os.path.dirname(path)
     for directory in reversed(missing):

@@ -52,6 +52,11 @@ def read_checkpoint(filesystem: FileSystem, path: str) -> dict[TopicPartition, i
         raise error.located(path) from None
 
 
+def is_sealed(content: bytes) -> bool:
+    """Whether a checkpoint's text carries our checksum, so that it was written here."""
+    return _SEALED.fullmatch(content.decode("utf-8", "replace")) is not None
+
+
 def write_checkpoint(
     filesystem: FileSystem, path: str, offsets: Mapping[TopicPartition, int]
 ) -> None:

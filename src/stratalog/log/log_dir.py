@@ -24,8 +24,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stratalog.base.errors import CorruptionError
-from stratalog.base.filesystem import FileSystem, make_durable_directory
-from stratalog.log.checkpoint import read_checkpoint, write_checkpoint
+from stratalog.base.filesystem import FileSystem, make_durable_directory, read_file
+from stratalog.base.limits import MAX_CHECKPOINT_BYTES
+from stratalog.log.checkpoint import is_sealed, read_checkpoint, write_checkpoint
 from stratalog.log.deletion import remove_tree
 from stratalog.log.locking import lock_directory
 from stratalog.segment.names import (
@@ -92,7 +93,7 @@ def open_log_dir(path: str, release: Callable[[], None], filesystem: FileSystem)
         and partition.topic != METADATA_TOPIC
         and filesystem.is_directory(os.path.join(path, name))
     }
-    starts = read_checkpoint(filesystem, os.path.join(path, LOG_START_OFFSET_CHECKPOINT))
+    starts = read_log_dir_checkpoint(path, LOG_START_OFFSET_CHECKPOINT, filesystem)
     points: Offsets | None
     try:
         points = read_checkpoint(filesystem, os.path.join(path, RECOVERY_POINT_CHECKPOINT))
@@ -108,6 +109,25 @@ def open_log_dir(path: str, release: Callable[[], None], filesystem: FileSystem)
         filesystem.unlink(marker)
         filesystem.fsync_directory(path)
     return LogDir(path, release, was_clean, tuple(sorted(found)), starts, points)
+
+
+def read_log_dir_checkpoint(path: str, name: str, filesystem: FileSystem) -> Offsets:
+    """One of a log directory's checkpoints. Raises `CorruptionError`, naming the file (I2)."""
+    if name == LOG_START_OFFSET_CHECKPOINT:
+        _refuse_emptied(path, filesystem)
+    return read_checkpoint(filesystem, os.path.join(path, name))
+
+
+def _refuse_emptied(path: str, filesystem: FileSystem) -> None:
+    """Log starts of zero bytes are Kafka's way to have none yet. We write both checkpoints always,
+    the starts first: beside recovery points of ours they are damage (I2)."""
+    starts = os.path.join(path, LOG_START_OFFSET_CHECKPOINT)
+    points = os.path.join(path, RECOVERY_POINT_CHECKPOINT)
+    if not (filesystem.exists(starts) and filesystem.exists(points)):
+        return
+    is_ours = is_sealed(read_file(filesystem, points, MAX_CHECKPOINT_BYTES))
+    if is_ours and filesystem.stat(starts).size_bytes == 0:
+        raise CorruptionError("a log directory of ours has log starts", file=starts)
 
 
 def _without_strangers(

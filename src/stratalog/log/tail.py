@@ -25,7 +25,7 @@ from stratalog.segment.guard import Guard
 from stratalog.segment.index_builder import IndexEntries, IndexState
 from stratalog.segment.indexes import StoredIndexes
 from stratalog.segment.log_file import LogFile
-from stratalog.segment.names import FileKind
+from stratalog.segment.names import FileKind, FileState
 from stratalog.segment.offset_index import OffsetIndex
 from stratalog.segment.segment import Segment, segment_path
 from stratalog.segment.time_index import TimeIndex
@@ -77,12 +77,14 @@ def load_tail(
     """Find the end of the log in its last segment; `aborted` are its `.txnindex` entries.
 
     Raises `CorruptionError` (naming file and position) for a torn or damaged end, unless
-    `repair_tail`: then the log ends before it, and so does the file if `writable`.
+    `repair_tail`: then the log ends before it, and the file is left as it is.
     """
     path = segment_path(directory, base_offset, FileKind.LOG)
     log = LogFile.open(filesystem, path, "update" if writable else "read")
     size_bytes = log.size_bytes()
-    walk = _walk_from_indexes(filesystem, directory, base_offset, log, size_bytes, interval_bytes)
+    stat = filesystem.stat(path)
+    guard = Guard(filesystem, directory, base_offset, log, stat.file_id)
+    walk = _walk_from_indexes(filesystem, directory, base_offset, guard, log, interval_bytes)
     if walk is None:
         walk = _walk_all(log, base_offset, size_bytes, interval_bytes, check_from=0)
     if walk.damage is not None:
@@ -92,18 +94,13 @@ def load_tail(
         walk = _walk_all(log, base_offset, walk.end, interval_bytes, check_from=walk.end)
         if walk.damage is not None:
             raise walk.damage
-    stat = filesystem.stat(path)
-    guard = Guard(filesystem, directory, base_offset, log, stat.file_id)
     if not repair_tail:
         # Where the log ends is what appends go by, and a header lies outside its batch's checksum.
         guard.check(walk.start, walk.end)
     kept = tuple(entry for entry in aborted if entry.last_offset < walk.next_offset)
-    if writable:
-        if walk.end < size_bytes:
-            log.truncate(walk.end)
-        if kept != aborted:
-            txn_path = segment_path(directory, base_offset, FileKind.TXN_INDEX)
-            write_file_atomically(filesystem, txn_path, txn_index.encode(kept))
+    if writable and kept != aborted:
+        txn_path = segment_path(directory, base_offset, FileKind.TXN_INDEX)
+        write_file_atomically(filesystem, txn_path, txn_index.encode(kept))
     segment = Segment(
         base_offset,
         walk.end,
@@ -136,13 +133,16 @@ def _walk_from_indexes(
     filesystem: FileSystem,
     directory: str,
     base_offset: int,
+    guard: Guard,
     log: LogFile,
-    size_bytes: int,
     interval_bytes: int,
 ) -> _Walk | None:
     """Walk from the last index entry; None if the indexes are missing or do not fit the log."""
+    size_bytes = log.size_bytes()
     try:
-        offsets, times = index_files.load(filesystem, directory, base_offset, size_bytes)
+        offsets, times = index_files.load(
+            filesystem, directory, base_offset, size_bytes, FileState.FINAL, guard.index_sum
+        )
     except (FileNotFoundError, CorruptionError):
         return None
     timestamp, timestamp_offset = times.last
