@@ -138,7 +138,12 @@ def test_a_bad_row_leaves_no_topic(
     with pytest.raises(kind) as refused:
         _import(path, tmp_path / "log", replace(OPTIONS, rules=rules), **given)
     assert str(refused.value).startswith(f"{path}: {reason}")
-    assert tree(tmp_path / "log") == {}
+    assert topics_in(tmp_path / "log") == []
+
+
+def topics_in(log_dir: Path) -> list[str]:
+    """Partitions, and what is left of some. The directory itself and its checkpoints may stay."""
+    return [path.name for path in log_dir.iterdir() if path.is_dir()]
 
 
 def test_a_topic_that_is_there_is_added_to_only_if_asked(tmp_path: Path) -> None:
@@ -228,10 +233,7 @@ def test_a_failed_import_of_a_new_topic_leaves_nothing(
     with pytest.raises(fails):
         options = replace(OPTIONS, partitions=3)
         import_file(str(path), str(log_dir), options, settings, DISK, FixedClock(NOW_MS), stop)
-    if existed:
-        assert [path.name for path in log_dir.iterdir()] == [".lock"]
-    else:
-        assert not log_dir.exists()
+    assert topics_in(log_dir) == []
     # Beside another topic, that one and its directory stay in order.
     _import(path, log_dir, replace(OPTIONS, topic="other"))
     before = tree(log_dir)

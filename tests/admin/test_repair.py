@@ -201,8 +201,11 @@ def judge(
     else:
         first = was_hit.index(True) if any(was_hit) else len(whole)
         prefix = [(b.base_offset, b.last_offset, b.data) for b in whole[:first]]
-        assert kept[: len(prefix)] == prefix, (seed, hit)
-        assert len(kept) == len(prefix), (seed, hit)
+        # What only a digest shows is known to lie in a block of batches.
+        is_block = any(
+            bad and start < batch.position + 17 for batch, bad in zip(whole, was_hit, strict=True)
+        )
+        assert kept == (prefix[: len(kept)] if is_block else prefix), (seed, hit)
 
 
 # ---------------------------------------------------------------- what is derived, checkpoints

@@ -31,9 +31,8 @@ from tests.sim.disk import SimDisk
 
 NOW = 1_700_000_000_000
 DIR = "/data"
-STORE = StoreSettings(
-    recovery_threads=1
-)  # a second one would make the order of calls a matter of luck
+# With a second thread the order of calls would be a matter of luck.
+STORE = StoreSettings(recovery_threads=1)
 NO_PRODUCER = -1
 
 

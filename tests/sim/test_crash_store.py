@@ -40,9 +40,9 @@ def names(scenario: Scenario) -> str:
 @pytest.mark.parametrize("scenario", DURABILITY, ids=names)
 def test_what_was_acknowledged_survives(scenario: Scenario, count_cases: CountCases) -> None:
     stats = explored(scenario, budget(2_500)).count(count_cases)
-    assert stats.states > 1_500
-    assert stats.recoveries > 10
-    assert stats.depth2_states > 100
+    assert stats.states > 800
+    assert stats.recoveries > 8
+    assert stats.depth2_states > 50
 
 
 @pytest.mark.sweep
@@ -50,9 +50,8 @@ def test_what_was_acknowledged_survives(scenario: Scenario, count_cases: CountCa
 @pytest.mark.parametrize("scenario", DELETING, ids=names)
 def test_what_was_deleted_stays_away(scenario: Scenario, count_cases: CountCases) -> None:
     stats = explored(scenario, budget(2_500)).count(count_cases)
-    assert stats.states > 1_500
-    assert stats.recoveries > 10
-    assert stats.depth2_states > 50
+    assert stats.states > 400
+    assert stats.recoveries > 2
 
 
 @pytest.mark.sweep
@@ -62,8 +61,8 @@ def test_no_partition_inherits_from_one_of_its_name(
     scenario: Scenario, count_cases: CountCases
 ) -> None:
     stats = explored(scenario, budget(2_500)).count(count_cases)
-    assert stats.states > 1_500
-    assert stats.depth2_states > 50
+    assert stats.states > 800
+    assert stats.recoveries > 8
 
 
 @pytest.mark.sweep
@@ -72,17 +71,17 @@ def test_no_partition_inherits_from_one_of_its_name(
 def test_a_group_is_old_or_new(scenario: Scenario, count_cases: CountCases) -> None:
     stats = explored(scenario, budget(1_200)).count(count_cases)
     assert stats.states > 800
-    assert stats.depth2_states > 50
+    assert stats.recoveries > 5
 
 
 @pytest.mark.sweep
 @pytest.mark.requirement("RCV-1", "RET-6", "LOG-7", "CMP-14")
-@pytest.mark.parametrize("first_seed", range(0, 32, 8))
+@pytest.mark.parametrize("first_seed", range(0, 96, 12))
 def test_whatever_is_done(first_seed: int, count_cases: CountCases) -> None:
     states = 0
-    for seed in range(first_seed, first_seed + 8):
-        states += explored(random_scenario(seed), budget(300), seed).count(count_cases).states
-    assert states > 1_500
+    for seed in range(first_seed, first_seed + 12):
+        states += explored(random_scenario(seed), budget(400), seed).count(count_cases).states
+    assert states > 3_000
 
 
 @pytest.mark.slow

@@ -8,15 +8,16 @@ the one that is left behind is closed in order.
 Invariants
 - I1  The file is streamed: memory holds at most one unfinished batch for each partition.
 - I2  Rows of one key keep their order.
-- I3  A new topic is there wholly or not at all, and with it what was made for it: checkpoints, the
-      directory. Rows are added to a topic that exists only if asked.
+- I3  A new topic is there wholly or not at all; a log directory that was made for it stays, as
+      somebody else may have taken it over meanwhile. Rows are added to a topic that exists only if
+      asked.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
@@ -30,18 +31,15 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import LogOfflineError, StratalogError, UsageError
 from stratalog.base.filesystem import FileSystem
 from stratalog.config.settings import Settings
-from stratalog.log.deletion import remove_tree
 from stratalog.log.log_store import LogStore
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
 from stratalog.record.builder import NewRecord
 from stratalog.record.codec import Codec
 from stratalog.segment.names import (
-    LOCK_FILE,
     MAX_PARTITION,
     TopicPartition,
     is_topic_name,
-    parse_partition_directory,
 )
 
 _BATCH_BYTES = 256 << 10
@@ -117,25 +115,20 @@ def import_file(
     """
     _check(options)
     log_dir = os.path.abspath(log_dir)
-    names = set(filesystem.list_directory(log_dir)) if filesystem.exists(log_dir) else None
-    is_new = names is None or _check_existing(names, log_dir, options)
     keys = [TopicPartition(options.topic, number) for number in range(options.partitions)]
     told = replace(log_settings(settings), file_delete_delay_ms=0)
     started = time.perf_counter()
-    try:
-        with open_store([log_dir], lambda _: told, filesystem, clock) as store:
-            _check_writable(store, [] if is_new else keys)
-            try:
-                logs = [store.create(key) if is_new else store.get(key) for key in keys]
-                report = _import(path, logs, options, settings, on_rows)
-            except BaseException:
-                if is_new:
-                    _delete(store, keys)
-                raise
-    except BaseException:
-        if is_new:
-            _remove_new(log_dir, names, filesystem)
-        raise
+    with open_store([log_dir], lambda _: told, filesystem, clock) as store:
+        # Only now nobody else can change what is there.
+        is_new = _check_existing(store, log_dir, options)
+        _check_writable(store, [] if is_new else keys)
+        try:
+            logs = [store.create(key) if is_new else store.get(key) for key in keys]
+            report = _import(path, logs, options, settings, on_rows)
+        except BaseException:
+            if is_new:
+                _delete(store, keys)
+            raise
     rows, tombstones, keyless, partitions = report
     seconds = time.perf_counter() - started
     return ImportReport(path, options.topic, rows, tombstones, keyless, seconds, partitions)
@@ -155,13 +148,9 @@ def _check(options: ImportOptions) -> None:
         raise UsageError("a key needs at least one column")
 
 
-def _check_existing(names: Collection[str], log_dir: str, options: ImportOptions) -> bool:
+def _check_existing(store: LogStore, log_dir: str, options: ImportOptions) -> bool:
     """Whether the topic is new. Raises `UsageError` if it is there and must not or cannot be."""
-    found = [
-        parsed.partition
-        for name in names
-        if (parsed := parse_partition_directory(name)) is not None and parsed.topic == options.topic
-    ]
+    found = [key.partition for key in store.partitions() if key.topic == options.topic]
     if found and not options.append:
         raise UsageError(f"topic {options.topic} is there already ({log_dir}); --append adds to it")
     if found and sorted(found) != list(range(options.partitions)):
@@ -186,21 +175,6 @@ def _delete(store: LogStore, keys: Sequence[TopicPartition]) -> None:
                 store.delete(key)
         store.unlink_due()
         store.close()
-
-
-def _remove_new(log_dir: str, names: Collection[str] | None, filesystem: FileSystem) -> None:
-    """Remove what was not there before; `names` None: not even the directory was. An old directory
-    keeps its `.lock`, which somebody may have opened."""
-    with suppress(StratalogError, FileNotFoundError):
-        if names is None:
-            remove_tree(filesystem, log_dir)
-            return
-        for name in set(filesystem.list_directory(log_dir)) - {*names, LOCK_FILE}:
-            path = os.path.join(log_dir, name)
-            if filesystem.is_directory(path):
-                remove_tree(filesystem, path)
-            else:
-                filesystem.unlink(path)
 
 
 def _import(

@@ -86,9 +86,12 @@ class Durability:
         self.last_flush_ms = began_ms
 
     def sync_segment(self, active: ActiveSegment) -> None:
-        """All files of a segment that is complete are durable, but for their names."""
+        """All files of a segment that is complete are durable, but for names that may be missing
+        without harm: its transaction index is the one file that was made after the last roll."""
         with self._final("a flush"):
             active.fsync()
+            if active.aborted:
+                self._filesystem.fsync_directory(self._directory)
 
     def sync_names(self, end_offset: int) -> None:
         """Files were made or completed; they and everything below `end_offset` are durable."""

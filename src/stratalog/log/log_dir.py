@@ -209,9 +209,8 @@ def close_log_dir(log_dir: LogDir, filesystem: FileSystem, *, is_clean: bool) ->
             file = filesystem.open(path, "create")
             try:
                 file.pwrite(_CLEAN_SHUTDOWN, 0)
-                file.fsync()
             finally:
                 file.close()
-            filesystem.fsync_directory(log_dir.path)
+            filesystem.fsync_directory(log_dir.path)  # that it is there says all
     finally:
         log_dir.release()

@@ -224,8 +224,9 @@ class OpenLog(LogReads):
         self._active, self._flushed_bytes = new, 0
         segments = self.segments.with_active(sealed).appended(new.value())
         self._view = self._view_of(segments, self.log_start_offset, self.log_end_offset)
-        self._write_snapshot_locked(base_offset)
+        # Before anything can fail: what is appended from here on counts on the new segment's name.
         self._durable.sync_names(base_offset)
+        self._write_snapshot_locked(base_offset)
 
     def _write_snapshot_locked(self, offset: int) -> None:
         if offset > self._last_snapshot:

@@ -264,7 +264,13 @@ def _producers_at(work: _Recovering, bases: tuple[int, ...], slot: int) -> Produ
     start = bases[0] if start is None else start
     if start < base_offset:
         between = [
-            open_segment(work.filesystem, work.directory, base, interval_bytes=work.interval_bytes)
+            open_segment(
+                work.filesystem,
+                work.directory,
+                base,
+                interval_bytes=work.interval_bytes,
+                aborted=(),
+            )
             for base, following in pairwise(bases[: slot + 1])
             if following > start
         ]
