@@ -12,9 +12,11 @@ from stratalog.base.errors import (
     PolicyViolationError,
     StorageFullError,
     UnknownPartitionError,
+    UsageError,
 )
 from stratalog.log.log_store import LOG_END
 from stratalog.record.builder import NewRecord
+from stratalog.segment.names import TopicPartition
 from tests.log.helpers import NOW
 from tests.log.stores import (
     POINTS,
@@ -45,6 +47,59 @@ def test_a_partition_that_was_created_is_there_after_a_cut() -> None:
     with open_store(after_cut(disk)) as again:
         assert again.partitions() == [A]
         assert again.get(A).log_end_offset == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        TopicPartition("x", -1),
+        TopicPartition("x", 1 << 31),
+        TopicPartition("..", 0),
+        TopicPartition("a/b", 0),
+        TopicPartition("y" * 250, 0),
+        TopicPartition("y" * 249, 2_147_483_647),
+    ],
+)
+def test_what_no_directory_can_be_named_is_refused(bad: TopicPartition) -> None:
+    disk = SimDisk()
+    with open_store(disk) as store:
+        put(store.create(A), "a")
+        with pytest.raises(UsageError, match="is no topic and partition"):
+            store.create(bad)
+        assert store.offline_dirs == {}
+    with open_store(disk) as store:
+        assert store.partitions() == [A]
+
+
+@pytest.mark.parametrize("size", [1, 205, 213, 214, 249])
+def test_a_topic_of_any_length_can_be_deleted(size: int) -> None:
+    disk = SimDisk()
+    long = TopicPartition("y" * size, 0)
+    with open_store(disk) as store:
+        put(store.create(long), "a")
+        store.delete(long)
+        (doomed,) = (name for name in disk.list_directory("/data") if name.endswith("-delete"))
+        assert len(doomed) <= 255
+        assert store.offline_dirs == {}
+    with open_store(disk) as store:
+        assert store.partitions() == []
+    assert not any(name.endswith("-delete") for name in disk.list_directory("/data"))
+
+
+@pytest.mark.requirement("RCV-7")
+def test_segments_that_are_missing_at_the_front_are_noticed() -> None:
+    disk = SimDisk()
+    with open_store(disk) as store:
+        log = store.create(A)
+        for value in "abc":
+            put(log, value)
+            log.roll()
+    for name in disk.list_directory("/data/orders-0"):
+        if name.startswith("0" * 20):
+            disk.unlink(f"/data/orders-0/{name}")
+    with open_store(disk) as store:
+        assert "its first segment at 1" in str(store.get(A).quarantine)
+        assert keys(store.get(A)) == ["b", "c"]
 
 
 def test_a_partition_that_was_deleted_is_gone_and_leaves_nothing_behind() -> None:

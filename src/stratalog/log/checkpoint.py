@@ -30,7 +30,13 @@ from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem, read_file, write_file_atomically
 from stratalog.base.limits import MAX_CHECKPOINT_BYTES
 from stratalog.record.checksum import crc32c
-from stratalog.segment.names import MAX_OFFSET, MAX_PARTITION, TopicPartition, is_topic_name
+from stratalog.segment.names import (
+    MAX_OFFSET,
+    MAX_PARTITION,
+    TopicPartition,
+    is_topic_name,
+    partition_directory,
+)
 
 VERSION = 0
 _SEALED = re.compile(r"(.*[^ \t])([ \t]{8,})\n?", re.DOTALL)
@@ -80,6 +86,7 @@ def parse(content: bytes) -> dict[TopicPartition, int]:
 
 def render(offsets: Mapping[TopicPartition, int]) -> bytes:
     """The text of a checkpoint, sorted by topic and partition."""
+    assert all(partition_directory(key) for key in offsets)  # or `parse` would refuse it
     lines = [f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items())]
     text = "\n".join([str(VERSION), str(len(lines)), *lines])
     blanks = _blanks(text) if lines else ""

@@ -34,6 +34,7 @@ from stratalog.segment.names import (
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
+    MAX_NAME_BYTES,
     RECOVERY_POINT_CHECKPOINT,
     TopicPartition,
     parse_partition_directory,
@@ -161,8 +162,9 @@ def _is_deleted(name: str) -> bool:
 
 
 def deleted_name(topic_partition: TopicPartition, unique_id: str) -> str:
-    """The directory of a partition that is being deleted; Kafka's form."""
-    return f"{topic_partition}.{unique_id}{_DELETED_SUFFIX}"
+    """The directory of a partition that is being deleted; Kafka's form, which cuts a long topic."""
+    rest = f"-{topic_partition.partition}.{unique_id}{_DELETED_SUFFIX}"
+    return topic_partition.topic[: MAX_NAME_BYTES - len(rest)] + rest
 
 
 def write_starts(log_dir: LogDir, filesystem: FileSystem) -> None:

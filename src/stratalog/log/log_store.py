@@ -49,7 +49,7 @@ from stratalog.log.opening import Unclean
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
 from stratalog.log.upkeep import Upkeep
-from stratalog.segment.names import TopicPartition, is_topic_name
+from stratalog.segment.names import TopicPartition, parse_partition_directory
 
 __all__ = ["LOG_END", "LogStore", "OpenProgress", "StoreSettings"]
 
@@ -119,13 +119,13 @@ class LogStore(Upkeep):
                 self._releases[path] = lock_log_dir(path, self._filesystem)
             except UsageError:
                 raise
-            except StratalogError as error:
-                self._note_failed_dir(path, error)
+            except (StratalogError, FileNotFoundError) as error:
+                self._note_failed_dir(path, known(error))
         for path, release in self._releases.items():
             try:
                 opened = open_log_dir(path, release, self._filesystem)
-            except StratalogError as error:
-                self._note_failed_dir(path, error)
+            except (StratalogError, FileNotFoundError) as error:
+                self._note_failed_dir(path, known(error))
                 release()
                 continue
             self._log_dirs.append(opened)
@@ -200,8 +200,8 @@ class LogStore(Upkeep):
 
         Raises `PartitionExistsError`, `UsageError` for a bad name, `StorageIOError`.
         """
-        if not is_topic_name(topic_partition.topic):
-            raise UsageError(f"{topic_partition.topic!r} is no topic name")
+        if parse_partition_directory(str(topic_partition)) != topic_partition:
+            raise UsageError(f"{str(topic_partition)!r} is no topic and partition")
         with self._lock:
             self._check_open_locked()
             if topic_partition in self._entries:

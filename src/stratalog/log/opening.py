@@ -127,7 +127,8 @@ def open_log(
                 writable=True,
                 repair_tail=False,
             )
-            _check_end(loaded, flushed_to, directory)
+            if unclean is None:
+                _check_bounds(loaded, log_start_offset, flushed_to, directory)
             # Held against its digest, as the writer's first look at it will be.
             next(loaded.tail.segment.headers(), None)
         except CorruptionError as error:
@@ -154,8 +155,14 @@ def open_log(
     return OpenedLog(loaded, epochs, active, recovery_point, resolved, recovery)
 
 
-def _check_end(loaded: LoadedLog, flushed_to: int, directory: str) -> None:
-    """RCV-7: a file that was cut between two batches looks sound."""
+def _check_bounds(
+    loaded: LoadedLog, log_start_offset: int | None, flushed_to: int, directory: str
+) -> None:
+    """RCV-7: a log of which whole files or whole batches are missing looks sound."""
+    first = loaded.segments.bases[0]
+    if log_start_offset is not None and first > log_start_offset:
+        reason = f"the log starts at {log_start_offset}, and its first segment at {first}"
+        raise CorruptionError(reason, file=directory)
     end = loaded.tail.next_offset
     if end < flushed_to:
         reason = f"the log ends at {end}, and was flushed up to {flushed_to}"

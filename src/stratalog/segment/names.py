@@ -31,6 +31,9 @@ MAX_PARTITION = (1 << 31) - 1
 MAX_TOPIC_CHARACTERS = 249
 """Kafka's bound: with a dash and a partition number the directory stays below 255 bytes."""
 
+MAX_NAME_BYTES = 255
+"""What file systems allow; the names here are ASCII."""
+
 STATE_DIRECTORY = ".stratalog"
 """Our own files of a partition live here, out of Kafka's sight."""
 SWAP_INTENT = "swap-intent"
@@ -152,7 +155,7 @@ def partition_directory(topic_partition: TopicPartition) -> str:
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
     """The partition that a directory name stands for, or None."""
-    match = _DIRECTORY.fullmatch(name)
+    match = _DIRECTORY.fullmatch(name) if len(name) <= MAX_NAME_BYTES else None
     if match is None or not is_topic_name(match[1]) or int(match[2]) > MAX_PARTITION:
         return None
     return TopicPartition(match[1], int(match[2]))
