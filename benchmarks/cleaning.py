@@ -100,5 +100,6 @@ def swap_in(outcome: CleanedPartition) -> None:
     for group in outcome.groups:
         if group.parts:
             parts = {FileKind(kind): name for kind, name in group.parts}
-            swap.swap(filesystem, directory, swap.Replacement(group.sources, parts))
+            new = (swap.SegmentParts(group.sources[0], parts),)
+            swap.swap(filesystem, directory, swap.Replacement(group.sources, new))
     swap.remove_deleted(filesystem, directory)

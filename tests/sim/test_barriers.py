@@ -67,9 +67,7 @@ EXCHANGED: dict[str, tuple[tuple[str, str], ...]] = {
         ("fsync .timeindex.truncate-.part", "create .txnindex.truncate-.part"),
         ("truncate .timeindex", "fsync_directory b-"),
     ),
-    "that it is there says everything": (
-        ("write .kafka_cleanshutdown", "fsync_directory data"),
-    ),
+    "that it is there says everything": (("write .kafka_cleanshutdown", "fsync_directory data"),),
     "an older point, or an empty file, only makes the scan longer": (
         (
             "fsync recovery-point-offset-checkpoint.tmp",

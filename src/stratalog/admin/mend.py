@@ -19,10 +19,12 @@ from dataclasses import dataclass, field
 
 from stratalog.admin.damage import Damage, Scanned, ScannedSegment, cut_of
 from stratalog.admin.directories import PartitionPlace
+from stratalog.admin.lost import Lost
+from stratalog.admin.oddities import odd_files, put_aside, read_offsets
 from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem
 from stratalog.log import snapshots, swap
-from stratalog.log.checkpoint import read_checkpoint, write_checkpoint
+from stratalog.log.checkpoint import write_checkpoint
 from stratalog.log.leftovers import resolve, sort_out
 from stratalog.log.mending import Mending, write_mended
 from stratalog.log.recovery import recover
@@ -44,8 +46,6 @@ from stratalog.segment.names import (
 )
 from stratalog.segment.segment import load_aborted, segment_path
 from stratalog.segment.txn_index import AbortedTxn
-
-DAMAGED_SUFFIX = ".damaged"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,11 @@ class Mender:
             self.note(what, text)
 
 
-def put_aside(filesystem: FileSystem, path: str) -> None:
-    """Rename a damaged file, durably, so that nobody takes it for what it was."""
-    filesystem.rename(path, path + DAMAGED_SUFFIX)
-    filesystem.fsync_directory(os.path.dirname(path))
+def clear_oddities(work: Mender) -> None:
+    """Put aside what cannot be a file of a partition, but stands in the place of one."""
+    for path, reason in list(odd_files(work.directory, work.filesystem)):
+        name = put_aside(work.filesystem, path)
+        work.note("odd", f"{os.path.basename(path)} is {reason}, and becomes {name}")
 
 
 # -- leftovers -----------------------------------------------------------------------------------
@@ -247,7 +248,7 @@ def _lower(work: Mender, end_offset: int) -> None:
     for name in (RECOVERY_POINT_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT):
         path = os.path.join(work.place.log_dir, name)
         try:
-            entries = read_checkpoint(work.filesystem, path)
+            entries = read_offsets(work.filesystem, path)
         except CorruptionError:
             continue  # it is told of, and settled, with the directory's files
         if entries.get(work.place.topic_partition, 0) > end_offset:
@@ -259,10 +260,27 @@ def _lower(work: Mender, end_offset: int) -> None:
 def forget_log_start(work: Mender) -> None:
     """Take a partition out of the log starts: it begins with its first segment."""
     path = os.path.join(work.place.log_dir, LOG_START_OFFSET_CHECKPOINT)
-    entries: Mapping[TopicPartition, int] = read_checkpoint(work.filesystem, path)
+    entries: Mapping[TopicPartition, int] = read_offsets(work.filesystem, path)
     kept = {key: at for key, at in entries.items() if key != work.place.topic_partition}
     write_checkpoint(work.filesystem, path, kept)
     work.note("start", "the log begins with its first segment")
+
+
+def accept(work: Mender, lost: Sequence[Lost], first_base: int, end_offset: int) -> None:
+    """Go on without what is gone: the checkpoints come to speak of what is there."""
+    for one in lost:
+        if one.what == "segment":
+            work.note("lost", f"{one.text}, which is accepted")
+        elif one.what == "end":
+            _lower(work, end_offset)
+            work.note("lost", f"{one.text}; the checkpoints come down to {end_offset}")
+        elif one.what == "start":
+            path = os.path.join(work.place.log_dir, LOG_START_OFFSET_CHECKPOINT)
+            entries = read_offsets(work.filesystem, path)
+            write_checkpoint(
+                work.filesystem, path, {**entries, work.place.topic_partition: first_base}
+            )
+            work.note("lost", f"{one.text}; it starts at {first_base} now")
 
 
 # -- what is derived -----------------------------------------------------------------------------

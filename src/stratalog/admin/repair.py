@@ -1,10 +1,15 @@
 """`log repair`: what is wrong with partitions, and putting it right (RCV-5, RCV-7).
 
-    checkpoints of the directory ─► leftovers ─► scan of everything ─► damage ─► derived ─► note
+    checkpoints of the directory ─► leftovers ─► scan of everything ─► damage ─► what is lost
+    ─► derived ─► note of the quarantine ─► marker of a clean stop
 
 Showing is doing on an `OverlayFileSystem`: nothing is changed, and what is shown is what happens.
 What a crash explains is put right without a question. Damage that no crash explains is settled only
-by whoever says how: `cut` or `skip` (`damage`).
+by whoever says how: `cut` or `skip` (`damage`). Of what is gone as a whole (`lost`) nothing comes
+back: both accept that.
+
+The marker is written by a `LogStore`, which opens and closes everything once, and only after all
+logs of a directory are in order.
 
 Invariants
 - I1  A partition with damage and without a choice is left as it is, and others go on.
@@ -22,19 +27,22 @@ from typing import Any
 from stratalog.admin import mend
 from stratalog.admin.damage import Damage, Scanned, damage_of, is_torn_end, scan_partition
 from stratalog.admin.directories import PartitionPlace, find_partitions
+from stratalog.admin.lost import Known, Lost, look, lost_of, without_digests
 from stratalog.admin.mend import Mender, Step
+from stratalog.admin.oddities import oddity_of, put_aside, read_offsets
 from stratalog.admin.overlay import OverlayFileSystem
+from stratalog.admin.store import open_store
 from stratalog.admin.verify import Problem, verify_partition
 from stratalog.base.clock import Clock
 from stratalog.base.errors import CorruptionError, StratalogError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.engine import OnProgress, Progress
-from stratalog.log.checkpoint import read_checkpoint
 from stratalog.log.leader_epochs import read_leader_epochs
 from stratalog.log.leftovers import sort_out
 from stratalog.log.locking import locked
 from stratalog.log.log_dir import read_log_dir_checkpoint
 from stratalog.log.quarantine import read_quarantine, remove_quarantine
+from stratalog.log.settings import LogSettings
 from stratalog.segment.names import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_CHECKPOINT,
@@ -49,6 +57,10 @@ from stratalog.segment.names import (
 from stratalog.segment.segment import segment_path
 
 CUT, SKIP = "cut", "skip"
+WAITS = "waits"
+"""A step that is not taken, because some logs are not settled."""
+
+_ACCEPTS = "--damage cut and --damage skip both accept the loss"
 
 _MEANINGS = {
     LOG_START_OFFSET_CHECKPOINT: "each log starts with its first segment, so records that were "
@@ -82,7 +94,7 @@ class PartitionRepair:
     """One partition. `damage`: what no crash explains; `is_undecided`: it waits for a choice.
 
     `left`: what is still wrong afterwards, because no repair can know better. `error`: why the
-    partition could not be looked at.
+    partition could not be looked at. `lost`: what is gone as a whole.
     """
 
     partition: str
@@ -95,6 +107,7 @@ class PartitionRepair:
     undecided: str | None = None
     left: tuple[Problem, ...] = ()
     error: str | None = None
+    lost: tuple[str, ...] = ()
 
     @property
     def is_ok(self) -> bool:
@@ -109,6 +122,7 @@ class PartitionRepair:
             "quarantine": self.quarantine,
             "steps": [{"what": step.what, "text": step.text} for step in self.steps],
             "damage": None if self.damage is None else self.damage.as_json(),
+            "lost": list(self.lost),
             "undecided": self.undecided,
             "left": [
                 {"file": problem.file, "position": problem.position, "reason": problem.reason}
@@ -134,7 +148,7 @@ class RepairReport:
     @property
     def has_steps(self) -> bool:
         steps = [item.steps for item in self.directories] + [item.steps for item in self.partitions]
-        return any(steps)
+        return any(step.what != WAITS for taken in steps for step in taken)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -197,8 +211,12 @@ def repair(
                 for place in mine
             ]
             steps += _settle_points(disk, log_dir, done)
+            if not was_clean:
+                steps.append(_marking(disk, log_dir, done))
             directories.append(DirectoryRepair(log_dir, was_clean, tuple(steps)))
             partitions += done
+    if options.applies:
+        _mark_closed(directories, options, filesystem, clock)
     return RepairReport(options.applies, tuple(directories), tuple(partitions))
 
 
@@ -215,40 +233,71 @@ def _put_checkpoints_aside(disk: FileSystem, log_dir: str, names: Sequence[str])
     steps = []
     for name in sorted(names):
         path = os.path.join(log_dir, name)
-        try:
-            read_log_dir_checkpoint(log_dir, name, disk)
-        except CorruptionError as error:
-            mend.put_aside(disk, path)
-            steps.append(
-                Step(
-                    "checkpoint",
-                    f"{path} is unreadable ({error.reason}) and becomes "
-                    f"{name}{mend.DAMAGED_SUFFIX}: {_MEANINGS[name]}",
-                )
-            )
+        aside = path + ".tmp"
+        if disk.is_directory(aside):
+            new_name = put_aside(disk, aside)
+            steps.append(Step("checkpoint", f"{aside}, a directory, becomes {new_name}"))
+        reason = _damage_of_checkpoint(disk, log_dir, name)
+        if reason is not None:
+            new_name = put_aside(disk, path)
+            text = f"{path} is unreadable ({reason}) and becomes {new_name}: {_MEANINGS[name]}"
+            steps.append(Step("checkpoint", text))
     return steps
+
+
+def _damage_of_checkpoint(disk: FileSystem, log_dir: str, name: str) -> str | None:
+    points = os.path.join(log_dir, RECOVERY_POINT_CHECKPOINT)
+    try:
+        read_offsets(disk, os.path.join(log_dir, name))
+        if oddity_of(disk, points) is None:  # the next call may look into them
+            read_log_dir_checkpoint(log_dir, name, disk)
+    except CorruptionError as error:
+        return error.reason
+    return None
 
 
 def _settle_points(disk: FileSystem, log_dir: str, done: Sequence[PartitionRepair]) -> list[Step]:
     """The recovery points go last: without them a log that has not been looked at would be cut at
     its first damage when it is opened, while a damaged file keeps that from happening."""
     path = os.path.join(log_dir, RECOVERY_POINT_CHECKPOINT)
-    try:
-        read_checkpoint(disk, path)
-        return []
-    except CorruptionError as error:
-        there = {place.path for place in find_partitions([log_dir], disk)}
-        settled = {item.directory for item in done if item.undecided is None and not item.error}
-        if there <= settled:
-            return _put_checkpoints_aside(disk, log_dir, [RECOVERY_POINT_CHECKPOINT])
-        text = f"{path} is unreadable ({error.reason}); it stays until all logs here are settled"
-        return [Step("checkpoint", text)]
+    reason = _damage_of_checkpoint(disk, log_dir, RECOVERY_POINT_CHECKPOINT)
+    if reason is None or _is_settled(disk, log_dir, done):
+        return _put_checkpoints_aside(disk, log_dir, [RECOVERY_POINT_CHECKPOINT])
+    text = f"{path} is unreadable ({reason}); it stays until all logs here are settled"
+    return [Step("checkpoint", text)]
+
+
+def _is_settled(disk: FileSystem, log_dir: str, done: Sequence[PartitionRepair]) -> bool:
+    """Whether all partitions of a directory were looked at and are in order."""
+    there = {place.path for place in find_partitions([log_dir], disk)}
+    return there <= {item.directory for item in done if item.undecided is None and not item.error}
+
+
+def _marking(disk: FileSystem, log_dir: str, done: Sequence[PartitionRepair]) -> Step:
+    if _is_settled(disk, log_dir, done) and all(item.is_ok for item in done):
+        text = "all logs are opened and closed once: from then on it counts as closed in order"
+        return Step("closed", text)
+    return Step(WAITS, "it counts as not closed in order until all its logs are settled")
+
+
+def _mark_closed(
+    directories: Sequence[DirectoryRepair],
+    options: RepairOptions,
+    filesystem: FileSystem,
+    clock: Clock,
+) -> None:
+    """Open and close the directories that are to count as closed in order."""
+    settings = LogSettings(index_interval_bytes=options.interval_bytes)
+    for item in directories:
+        if any(step.what == "closed" for step in item.steps):
+            with open_store([item.directory], lambda _: settings, filesystem, clock):
+                pass
 
 
 def _points_of(work: Mender) -> int | None:
     path = os.path.join(work.place.log_dir, RECOVERY_POINT_CHECKPOINT)
     try:
-        return read_checkpoint(work.filesystem, path).get(work.place.topic_partition)
+        return read_offsets(work.filesystem, path).get(work.place.topic_partition)
     except CorruptionError:
         return MAX_OFFSET  # any damage may lie below
 
@@ -267,6 +316,7 @@ def _guarded(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRe
 
 def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRepair:
     disk, place = work.filesystem, work.place
+    mend.clear_oddities(work)
     note = read_quarantine(disk, place.path)
     quarantine = None if note is None else str(note)
 
@@ -283,6 +333,15 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
             **more,
         )
 
+    known = look(place, disk)
+    if options.choice is None and (known.indexes or known.digests):
+        # What shows that a log is missing is a left-over file, too: nothing goes before somebody
+        # has accepted that.
+        scanned = scan_partition(disk, place.path, trusted_below=0, on_scanned=lambda _: None)
+        lost = _lost(work, known, scanned)
+        if any(one.what == "segment" for one in lost):
+            damage = damage_of(scanned) if scanned.damaged else None
+            return outcome(scanned, damage=damage, undecided=_wants(lost), lost=_texts(lost))
     try:
         mend.resolve_leftovers(work)
     except CorruptionError as error:
@@ -298,19 +357,45 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
     if not scanned.segments:
         return outcome(scanned, error=f"{place.path}: there is no log")
     changed = [segment.base_offset for segment in scanned.damaged]
+    lost = _lost(work, known, scanned)
     damage, undecided = _settle_damage(
         work, scanned, options.choice, is_crash=not was_clean and note is None, point=point
     )
     if undecided is None:
         undecided = _settle_start(work, scanned, options.choice)
+    if undecided is None and lost:
+        if options.choice is None:
+            undecided = _wants(lost)
+        else:
+            first = scanned.segments[0].base_offset
+            mend.accept(work, lost, first, scanned.next_offset)
+            mend.remove_stale_digests(work, without_digests(lost))
     if undecided is not None:
-        return outcome(scanned, damage=damage, undecided=undecided)
+        return outcome(scanned, damage=damage, undecided=undecided, lost=_texts(lost))
     starts_over = _start_of(work) > scanned.next_offset
     left = _settle_derived(work, changed, meter.add, starts_over=starts_over)
     if note is not None:
         remove_quarantine(disk, place.path)
         work.note("quarantine", f"the quarantine is lifted ({quarantine})")
-    return outcome(scanned, damage=damage, left=left)
+    return outcome(scanned, damage=damage, left=left, lost=_texts(lost))
+
+
+def _lost(work: Mender, known: Known, scanned: Scanned) -> tuple[Lost, ...]:
+    """What is gone, but for a start past the end, which has a choice of its own."""
+    ends = [
+        (segment.base_offset, None if segment.gaps else segment.next_offset)
+        for segment in scanned.segments
+    ]
+    found = lost_of(known, work.directory, ends, known.start)
+    return tuple(one for one in found if one.what != "past")
+
+
+def _texts(lost: Sequence[Lost]) -> tuple[str, ...]:
+    return tuple(one.text for one in lost)
+
+
+def _wants(lost: Sequence[Lost]) -> str:
+    return f"{'; '.join(_texts(lost))}: {_ACCEPTS}"
 
 
 def _settle_epochs(work: Mender) -> None:
@@ -318,11 +403,11 @@ def _settle_epochs(work: Mender) -> None:
     try:
         read_leader_epochs(work.filesystem, path)
     except CorruptionError as error:
-        mend.put_aside(work.filesystem, path)
+        name = put_aside(work.filesystem, path)
         work.note(
             "checkpoint",
-            f"{LEADER_EPOCH_CHECKPOINT} is unreadable ({error.reason}) and becomes "
-            f"{LEADER_EPOCH_CHECKPOINT}{mend.DAMAGED_SUFFIX}: leader epochs are noted from now on",
+            f"{LEADER_EPOCH_CHECKPOINT} is unreadable ({error.reason}) and becomes {name}: leader "
+            "epochs are noted from now on",
         )
 
 
@@ -364,7 +449,7 @@ def _settle_start(work: Mender, scanned: Scanned, choice: str | None) -> str | N
 
 def _start_of(work: Mender) -> int:
     path = os.path.join(work.place.log_dir, LOG_START_OFFSET_CHECKPOINT)
-    return read_checkpoint(work.filesystem, path).get(work.place.topic_partition, 0)
+    return read_offsets(work.filesystem, path).get(work.place.topic_partition, 0)
 
 
 def _settle_derived(

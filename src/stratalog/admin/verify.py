@@ -3,8 +3,8 @@
 Of each segment: every batch (length, order, bounds, checksum), every record in it (all fields,
 decompressed within the limit), both indexes against the batches, the transaction index against the
 markers, and all of them against the segment's digest, if it has one that speaks of this log. Of the
-directory: what an interrupted cleaning left, snapshots, the leader epochs. Of the log directory:
-the checkpoint files.
+directory: what an interrupted cleaning left, snapshots, the leader epochs, whether whole files or
+batches are gone (`lost`). Of the log directory: the checkpoint files.
 
 Invariants
 - I1  Nothing is changed on disk, and no damage ends the check of other files; within a file it ends
@@ -17,7 +17,7 @@ Invariants
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -27,13 +27,21 @@ from stratalog.admin.columns import Secret, chunk_reader, record_columns
 from stratalog.admin.digest_checks import check_digest
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.index_checks import BatchTable, check_indexes
-from stratalog.base.errors import CorruptionError
+from stratalog.admin.lost import look, lost_of
+from stratalog.admin.oddities import (
+    CHECKPOINTS,
+    odd_checkpoints,
+    odd_files,
+    put_aside,
+    read_offsets,
+)
+from stratalog.admin.overlay import OverlayFileSystem
+from stratalog.base.errors import CorruptionError, StorageIOError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.chunk import Chunk, Scratch, Table, damage
 from stratalog.clean.engine import OnProgress, Progress
 from stratalog.clean.job import CleanSpec
 from stratalog.log import snapshots
-from stratalog.log.checkpoint import read_checkpoint
 from stratalog.log.leader_epochs import read_leader_epochs
 from stratalog.log.leftovers import sort_out
 from stratalog.log.log_dir import read_log_dir_checkpoint
@@ -42,24 +50,15 @@ from stratalog.record.control import ControlType
 from stratalog.record.kernel import arrays, scan
 from stratalog.record.kernel.columns import SIZES
 from stratalog.segment.names import (
-    CLEANER_OFFSET_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     MAX_OFFSET,
-    RECOVERY_POINT_CHECKPOINT,
     STATE_DIRECTORY,
     SWAP_INTENT,
     FileKind,
 )
 from stratalog.segment.segment import load_aborted, segment_path
 
-_CHECKPOINTS = (
-    CLEANER_OFFSET_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-)
 _NO_SECRET: Secret = (np.uint64(0), np.uint64(0))
 
 
@@ -106,6 +105,7 @@ class _Check:
     batches: int = 0
     records: int = 0
     log_bytes: int = 0
+    ends: list[tuple[int, int | None]] = field(default_factory=list)
     open_data: set[int] = field(default_factory=set)
     is_damaged: bool = False
 
@@ -121,14 +121,19 @@ def verify_partition(
     place: PartitionPlace, filesystem: FileSystem, on_progress: OnProgress
 ) -> PartitionCheck:
     """Check a partition. Raises `StorageIOError` only: damage is what it reports."""
+    odd = dict(odd_files(place.path, filesystem))
+    if odd:
+        filesystem = _without(odd, filesystem)
     check = _Check(place, filesystem, CleanSpec(0))
+    known = look(place, filesystem)
     contents = sort_out(filesystem.list_directory(place.path))
     for name in contents.unfinished:
         check.problem(_of_interrupted(), os.path.join(place.path, name))
     intent = os.path.join(place.path, STATE_DIRECTORY, SWAP_INTENT)
     if filesystem.exists(intent):
         check.problem(_of_interrupted(), intent)
-    start = _log_start(check)
+    newest_start = _log_start(check)
+    start = newest_start or 0
     paths = [segment_path(place.path, base, FileKind.LOG) for base in contents.bases]
     sizes = [filesystem.stat(path).size_bytes for path in paths]
     for slot, base_offset in enumerate(contents.bases):
@@ -138,6 +143,10 @@ def verify_partition(
         check.log_bytes += sizes[slot]
         on_progress(Progress("verify", check.log_bytes, sum(sizes)))
     _check_small_files(check, contents.snapshots)
+    if not contents.unfinished and not filesystem.exists(intent):
+        for lost in lost_of(known, place.path, check.ends, newest_start):
+            check.problem(CorruptionError(lost.text), lost.file)
+    problems = [problem for problem in check.problems if problem.file not in odd]
     return PartitionCheck(
         place.name,
         place.path,
@@ -145,32 +154,45 @@ def verify_partition(
         check.batches,
         check.records,
         check.log_bytes,
-        tuple(check.problems),
+        (*(Problem(path, None, reason) for path, reason in odd.items()), *problems),
     )
 
 
 def verify_checkpoints(log_dir: str, filesystem: FileSystem) -> list[Problem]:
     """The problems of a log directory's own files."""
-    found = []
-    for name in _CHECKPOINTS:
+    odd = dict(odd_checkpoints(log_dir, filesystem))
+    found = [Problem(path, None, reason) for path, reason in odd.items()]
+    if odd:
+        filesystem = _without(odd, filesystem)
+    for name in CHECKPOINTS:
+        path = os.path.join(log_dir, name)
         try:
             read_log_dir_checkpoint(log_dir, name, filesystem)
         except CorruptionError as error:
-            file = error.file or os.path.join(log_dir, name)
-            found.append(Problem(file, error.position, error.reason))
+            found.append(Problem(error.file or path, error.position, error.reason))
+        except StorageIOError as error:
+            found.append(Problem(path, None, str(error)))
     return found
+
+
+def _without(odd: Iterable[str], filesystem: FileSystem) -> FileSystem:
+    """The disk as it would be if what is no file of ours were put aside."""
+    overlay = OverlayFileSystem(filesystem)
+    for path in odd:
+        put_aside(overlay, path)
+    return overlay
 
 
 def _of_interrupted() -> CorruptionError:
     return CorruptionError("left by an interrupted cleaning, which must be recovered first")
 
 
-def _log_start(check: _Check) -> int:
+def _log_start(check: _Check) -> int | None:
     path = os.path.join(check.place.log_dir, LOG_START_OFFSET_CHECKPOINT)
     try:
-        return read_checkpoint(check.filesystem, path).get(check.place.topic_partition, 0)
+        return read_offsets(check.filesystem, path).get(check.place.topic_partition)
     except CorruptionError:
-        return 0  # reported with the log directory's files
+        return None  # reported with the log directory's files
 
 
 def _check_small_files(check: _Check, snapshot_offsets: tuple[int, ...]) -> None:
@@ -217,6 +239,9 @@ def _check_segment(
                 rows.add(part.position, table)
     check.batches += rows.count
     digest_problems = list(check_digest(filesystem, directory, base_offset, rows))
+    last = rows.column("last_offset")
+    next_offset = max(int(last.max()) + 1, base_offset) if len(last) else base_offset
+    check.ends.append((base_offset, None if rows.doubtful else next_offset))
     is_whole = not any(end > size_bytes for _, end in rows.doubtful)
     check.is_damaged |= bool(rows.doubtful)
     before = len(check.problems)

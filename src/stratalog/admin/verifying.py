@@ -15,7 +15,7 @@ from stratalog.admin.verify import (
     verify_partition,
 )
 from stratalog.base.clock import Clock
-from stratalog.base.errors import CorruptionError
+from stratalog.base.errors import CorruptionError, StorageIOError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.engine import OnProgress
 from stratalog.config.settings import Settings
@@ -57,9 +57,12 @@ def verify(
     on_progress: OnProgress,
 ) -> VerifyReport:
     """Check the partitions in `targets`; `against`: also compare the latest values with that
-    directory's (CMP-18). Raises `UsageError`, `StorageIOError`."""
+    directory's (CMP-18). A partition that cannot be read is a problem of its own.
+
+    Raises `UsageError`.
+    """
     places = find_partitions(targets, filesystem)
-    checks = tuple(verify_partition(place, filesystem, on_progress) for place in places)
+    checks = tuple(_check(place, filesystem, on_progress) for place in places)
     problems = [
         problem
         for log_dir in sorted({place.log_dir for place in places})
@@ -81,6 +84,18 @@ def verify(
         except CorruptionError as error:
             problems.append(Problem(error.file or other.path, error.position, error.reason))
     return VerifyReport(checks, tuple(problems), tuple(comparisons), missing)
+
+
+def _check(
+    place: PartitionPlace, filesystem: FileSystem, on_progress: OnProgress
+) -> PartitionCheck:
+    """A partition's check; what the disk does not give is a problem, and others go on."""
+    try:
+        return verify_partition(place, filesystem, on_progress)
+    except (StorageIOError, FileNotFoundError) as error:
+        # Its text begins with the path, mostly that of one file.
+        problem = Problem(place.path, None, f"cannot be read: {error}")
+        return PartitionCheck(place.name, place.path, 0, 0, 0, 0, (problem,))
 
 
 def _paired(

@@ -1,0 +1,423 @@
+"""Who may work on a partition: the table cell by cell, then every interleaving of who uses it.
+
+The model: two cleaner threads that take any free partition again and again, clean it chunk by chunk
+or delete segments, and may find the disk failing; and others that need partitions for themselves,
+each of which once holds some, waits for them, acts and resumes them (`Script`). One step of one
+actor at a time, all reachable states breadth-first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from stratalog.base.errors import UsageError
+from stratalog.clean.states import (
+    ABORT,
+    IN_PROGRESS,
+    NONE,
+    Event,
+    IllegalStepError,
+    Kind,
+    State,
+    States,
+    Step,
+    aborted,
+    after_step,
+    paused,
+)
+from stratalog.segment.names import TopicPartition
+
+PARTITIONS = (TopicPartition("a", 0), TopicPartition("a", 1))
+A, B = PARTITIONS
+STATES = [NONE, IN_PROGRESS, aborted(1), aborted(2), paused(1), paused(2)]
+
+LEGAL = {
+    (NONE, Step.START_CLEANING): IN_PROGRESS,
+    (NONE, Step.START_DELETING): IN_PROGRESS,
+    (NONE, Step.ABORT_AND_PAUSE): paused(1),
+    (NONE, Step.PAUSE): paused(1),
+    (IN_PROGRESS, Step.DONE_CLEANING): NONE,
+    (IN_PROGRESS, Step.DONE_DELETING): NONE,
+    (IN_PROGRESS, Step.CHECK): IN_PROGRESS,
+    (IN_PROGRESS, Step.ABORT_AND_PAUSE): aborted(1),
+    (aborted(1), Step.DONE_CLEANING): paused(1),
+    (aborted(1), Step.DONE_DELETING): paused(1),
+    (aborted(1), Step.CHECK): aborted(1),
+    (aborted(1), Step.ABORT_AND_PAUSE): aborted(2),
+    (aborted(2), Step.DONE_CLEANING): paused(2),
+    (aborted(2), Step.DONE_DELETING): paused(2),
+    (aborted(2), Step.CHECK): aborted(2),
+    (aborted(2), Step.ABORT_AND_PAUSE): aborted(3),
+    (paused(1), Step.ABORT_AND_PAUSE): paused(2),
+    (paused(1), Step.PAUSE): paused(2),
+    (paused(1), Step.RESUME): NONE,
+    (paused(2), Step.ABORT_AND_PAUSE): paused(3),
+    (paused(2), Step.PAUSE): paused(3),
+    (paused(2), Step.RESUME): paused(1),
+}
+
+
+def holding(state: State) -> States:
+    return States({} if state == NONE else {A: state})
+
+
+def after_all(states: States, *steps: Step) -> States:
+    for step in steps:
+        states = states.after(Event(A, step))
+    return states
+
+
+@pytest.mark.requirement("CLN-4")
+@pytest.mark.parametrize("step", Step)
+@pytest.mark.parametrize("state", STATES, ids=str)
+def test_each_cell_of_the_table(state: State, step: Step) -> None:
+    before = States({**holding(state).held, B: paused(7)})
+    expected = LEGAL.get((state, step))
+    if expected is not None:
+        after = before.after(Event(A, step))
+        assert after.of(A) == expected
+        assert after.of(B) == paused(7)
+        return
+    with pytest.raises(IllegalStepError, match=rf"a-0: no {step.value} while ") as caught:
+        before.after(Event(A, step))
+    assert isinstance(caught.value, UsageError)
+    assert str(state) in str(caught.value)
+
+
+@pytest.mark.requirement("CLN-4")
+def test_pauses_are_counted() -> None:
+    three = after_all(States(), Step.PAUSE, Step.ABORT_AND_PAUSE, Step.PAUSE)
+    assert three.of(A) == paused(3)
+    one = after_all(three, Step.RESUME, Step.RESUME)
+    assert one.of(A) == paused(1)
+    assert one.after(Event(A, Step.RESUME)) == States()
+
+
+@pytest.mark.requirement("CLN-4")
+def test_an_aborted_round_ends_as_paused() -> None:
+    stopping = after_all(States(), Step.START_CLEANING, ABORT[0])
+    assert stopping.of(A).must_stop
+    ended = stopping.after(Event(A, Step.DONE_CLEANING))
+    assert ended.of(A) == paused(1)
+    assert not ended.of(A).is_free
+    assert ended.after(Event(A, ABORT[1])).of(A).is_free
+
+
+@pytest.mark.requirement("CLN-4")
+def test_a_round_that_is_aborted_twice_waits_for_both() -> None:
+    """Kafka raises IllegalStateException at the second."""
+    twice = after_all(
+        States(), Step.START_CLEANING, Step.ABORT_AND_PAUSE, Step.ABORT_AND_PAUSE, Step.CHECK
+    )
+    assert (twice.of(A).is_worked_on, twice.of(A).must_stop) == (True, True)
+    ended = twice.after(Event(A, Step.DONE_CLEANING))
+    assert ended.of(A) == paused(2)
+    assert after_all(ended, Step.RESUME).of(A) == paused(1)
+
+
+def test_states_are_values() -> None:
+    empty = States()
+    one = empty.after(Event(A, Step.PAUSE))
+    assert (empty.of(A), one.of(A)) == (NONE, paused(1))
+    both = one.after(Event(B, Step.START_CLEANING))
+    other_way = empty.after(Event(B, Step.START_CLEANING)).after(Event(A, Step.PAUSE))
+    assert both == other_way
+    assert len({both, other_way, one, empty}) == 3
+    assert dict(after_all(one, Step.RESUME).held) == {}
+    with pytest.raises(AssertionError):
+        State(Kind.PAUSED, 0)
+    with pytest.raises(AssertionError):
+        State(Kind.NONE, 1)
+
+
+# ------------------------------------------------------------------------------- the model
+
+
+Script = tuple[tuple[str, TopicPartition], ...]
+"""What somebody does who needs partitions: hold (abort and pause), pause (only if nobody works on
+it), wait (until nobody works on it), begin and end (acting on it), resume."""
+
+
+def script(*partitions: TopicPartition, verbs: str = "hold wait begin end resume") -> Script:
+    return tuple((verb, partition) for verb in verbs.split() for partition in partitions)
+
+
+TRUNCATION = script(A)
+CONFIG_CHANGE = script(A, B)  # the topic's policy loses `compact`, and gets it back
+OFFLINE = script(B, A)  # the directory of both goes, and comes back
+STOP_A_ROUND = script(B, verbs="hold wait resume")
+PAUSE_BY_HAND = script(B, verbs="pause resume")
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaner:
+    """What a cleaner thread does: `phase`, at `partition` unless idle. `late`: the chunks it has
+    worked on since its round was aborted."""
+
+    phase: str = "idle"
+    partition: TopicPartition | None = None
+    late: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All of the model. `places`: how far each script has come."""
+
+    states: States
+    cleaners: tuple[Cleaner, ...]
+    places: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Who takes part, and what the negative tests break."""
+
+    scripts: tuple[Script, ...]
+    disk_fails: str = "never"  # or: after the round, in the round
+    is_obedient: bool = True
+    after: Callable[[State, Step], State | str] = after_step
+
+
+WORKING = ("check", "chunk", "swap", "delete", "failed in the round")
+HOLDING = ("waiting", "taking offline", "failed in the round")
+
+
+def start(rules: Rules) -> World:
+    return World(States(), (Cleaner(), Cleaner()), (0,) * len(rules.scripts))
+
+
+def stepped(world: World, rules: Rules, partition: TopicPartition, step: Step) -> World:
+    if rules.after is after_step:
+        return replace(world, states=world.states.after(Event(partition, step)))
+    state = rules.after(world.states.of(partition), step)
+    if isinstance(state, str):
+        raise IllegalStepError(state)
+    held = {**world.states.held, partition: state}
+    return replace(world, states=States({k: v for k, v in held.items() if v != NONE}))
+
+
+def next_worlds(world: World, rules: Rules) -> Iterator[World]:
+    for place, cleaner in enumerate(world.cleaners):
+        for after, moved in cleaner_steps(world, rules, cleaner):
+            cleaners = tuple(moved if i == place else c for i, c in enumerate(world.cleaners))
+            yield replace(after, cleaners=cleaners)
+    for index, steps in enumerate(rules.scripts):
+        if world.places[index] < len(steps):
+            after_script = script_step(world, rules, *steps[world.places[index]])
+            if after_script is not None:
+                places = tuple(p + (i == index) for i, p in enumerate(world.places))
+                yield replace(after_script, places=places)
+
+
+def script_step(world: World, rules: Rules, verb: str, partition: TopicPartition) -> World | None:
+    """The world after it, None if it has to wait."""
+    state = world.states.of(partition)
+    if verb == "hold":
+        return stepped(world, rules, partition, Step.ABORT_AND_PAUSE)
+    if verb == "resume":
+        return stepped(world, rules, partition, Step.RESUME)
+    if verb in ("wait", "pause") and state.is_worked_on:
+        return None
+    return stepped(world, rules, partition, Step.PAUSE) if verb == "pause" else world
+
+
+def cleaner_steps(world: World, rules: Rules, cleaner: Cleaner) -> Iterator[tuple[World, Cleaner]]:
+    """Everything that a cleaner thread may do next."""
+    partition = cleaner.partition
+    if partition is None:
+        for free in PARTITIONS:
+            if world.states.of(free).is_free:
+                yield stepped(world, rules, free, Step.START_CLEANING), Cleaner("check", free)
+                yield stepped(world, rules, free, Step.START_DELETING), Cleaner("delete", free)
+        return
+    must_stop = world.states.of(partition).must_stop
+    if cleaner.phase == "check":
+        checked = stepped(world, rules, partition, Step.CHECK)
+        if must_stop and rules.is_obedient:
+            yield stepped(checked, rules, partition, Step.DONE_CLEANING), Cleaner()
+        else:
+            yield checked, replace(cleaner, phase="chunk")
+            yield checked, replace(cleaner, phase="swap")
+    elif cleaner.phase == "chunk":
+        yield world, Cleaner("check", partition, cleaner.late + must_stop)
+        if rules.disk_fails == "after the round":
+            yield stepped(world, rules, partition, Step.DONE_CLEANING), Cleaner("failed", partition)
+        elif rules.disk_fails == "in the round":
+            held = stepped(world, rules, partition, Step.ABORT_AND_PAUSE)
+            yield held, Cleaner("failed in the round", partition)
+    elif cleaner.phase == "swap":
+        yield stepped(world, rules, partition, Step.DONE_CLEANING), Cleaner()
+    elif cleaner.phase == "delete":
+        yield stepped(world, rules, partition, Step.DONE_DELETING), Cleaner()
+    elif cleaner.phase == "failed":
+        held = stepped(world, rules, partition, Step.ABORT_AND_PAUSE)
+        yield held, Cleaner("waiting", partition)
+    elif cleaner.phase == "taking offline":
+        yield stepped(world, rules, partition, Step.RESUME), Cleaner()
+    elif not world.states.of(partition).is_worked_on:  # waiting, or failed in the round
+        yield world, Cleaner("taking offline", partition)
+
+
+def broken_invariant(world: World, rules: Rules) -> str | None:
+    """What is wrong in `world`, None if nothing is."""
+    for partition in PARTITIONS:
+        state = world.states.of(partition)
+        at_it = [c for c in world.cleaners if c.partition == partition]
+        workers = sum(cleaner.phase in WORKING for cleaner in at_it)
+        if workers > 1:
+            return "two cleaners work on one partition"
+        if state.is_worked_on != (workers == 1):
+            return f"{workers} cleaners work on a partition that is {state}"
+        holders = sum(cleaner.phase in HOLDING for cleaner in at_it)
+        for steps, place in zip(rules.scripts, world.places, strict=True):
+            done = [verb for verb, at in steps[:place] if at == partition]
+            holders += (done.count("hold") + done.count("pause")) - done.count("resume")
+            is_acting = "begin" in done and "end" not in done
+            if is_acting and workers:
+                return "somebody acts on a partition while a cleaner works on it"
+        if any(cleaner.phase == "taking offline" for cleaner in at_it) and workers:
+            return "a cleaner takes a partition offline while another works on it"
+        if state.pauses != holders:
+            return f"{holders} hold a partition that is {state}"
+        if any(cleaner.late > 1 for cleaner in at_it):
+            return "a round goes on for more than a chunk after it was aborted"
+    return None
+
+
+def is_end(world: World, rules: Rules) -> bool:
+    """Whether nobody has anything left to do."""
+    return all(cleaner.partition is None for cleaner in world.cleaners) and all(
+        place == len(steps) for place, steps in zip(world.places, rules.scripts, strict=True)
+    )
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a walk over all reachable worlds has found. `stuck`: those from which no end can be
+    reached."""
+
+    worlds: int
+    moves: int
+    ends: frozenset[World]
+    stuck: int
+    state_kinds: frozenset[State]
+
+
+def walk(rules: Rules) -> Walk:
+    """Every reachable world. Raises `AssertionError` for one that breaks an invariant."""
+    first = start(rules)
+    seen = {first: 0}
+    order = deque([first])
+    comes_from: dict[int, list[int]] = defaultdict(list)
+    moves = 0
+    ends: set[World] = set()
+    while order:
+        world = order.popleft()
+        problem = broken_invariant(world, rules)
+        assert problem is None, (problem, world)
+        if is_end(world, rules):
+            ends.add(world)
+        for following in next_worlds(world, rules):
+            moves += 1
+            if following not in seen:
+                seen[following] = len(seen)
+                order.append(following)
+            comes_from[seen[following]].append(seen[world])
+    leads_to_end = {seen[end] for end in ends}
+    back = deque(leads_to_end)
+    while back:
+        for earlier in comes_from[back.popleft()]:
+            if earlier not in leads_to_end:
+                leads_to_end.add(earlier)
+                back.append(earlier)
+    kinds = frozenset(world.states.of(partition) for world in seen for partition in PARTITIONS)
+    return Walk(len(seen), moves, frozenset(ends), len(seen) - len(leads_to_end), kinds)
+
+
+@pytest.mark.requirement("CLN-4", "CLN-5")
+@pytest.mark.parametrize(
+    ("scripts", "disk_fails", "most_pauses"),
+    [
+        pytest.param((TRUNCATION, CONFIG_CHANGE, OFFLINE), "never", 3, id="three at once"),
+        pytest.param((TRUNCATION, CONFIG_CHANGE), "after the round", 4, id="cleaners fail too"),
+        pytest.param((STOP_A_ROUND, PAUSE_BY_HAND, OFFLINE), "never", 3, id="stop and pause"),
+    ],
+)
+def test_every_interleaving_is_sound(
+    scripts: tuple[Script, ...],
+    disk_fails: str,
+    most_pauses: int,
+    count_cases: Callable[[str, int], None],
+) -> None:
+    rules = Rules(scripts, disk_fails)
+    found = walk(rules)
+    finished = tuple(len(steps) for steps in scripts)
+    # Pauses balance: the only end is the one where every partition is in state none.
+    assert found.ends == {World(States(), (Cleaner(), Cleaner()), finished)}
+    assert found.stuck == 0
+    # The walk went everywhere that it claims: all nested pauses and aborts have been seen.
+    assert max(state.pauses for state in found.state_kinds) == most_pauses
+    assert aborted(2) in found.state_kinds
+    count_cases("states of the cleaner's model", found.worlds)
+    count_cases("moves in the cleaner's model", found.moves)
+
+
+@pytest.mark.requirement("CLN-4")
+def test_the_walk_finds_a_truncation_that_does_not_wait() -> None:
+    hasty = script(A, verbs="hold begin end resume")
+    with pytest.raises(AssertionError, match="acts on a partition while a cleaner works"):
+        walk(Rules((hasty,)))
+
+
+@pytest.mark.requirement("CLN-4")
+def test_the_walk_finds_a_pause_that_is_never_resumed() -> None:
+    found = walk(Rules((TRUNCATION, script(B, verbs="hold wait"))))
+    assert {end.states.of(B) for end in found.ends} == {paused(1)}
+
+
+@pytest.mark.requirement("CLN-4")
+def test_the_walk_finds_a_cleaner_that_waits_for_itself() -> None:
+    found = walk(Rules((TRUNCATION,), "in the round"))
+    assert found.stuck > 0
+
+
+@pytest.mark.requirement("CLN-4")
+def test_the_walk_finds_a_cleaner_that_does_not_stop() -> None:
+    with pytest.raises(AssertionError, match="more than a chunk after it was aborted"):
+        walk(Rules((TRUNCATION,), is_obedient=False))
+
+
+@pytest.mark.requirement("CLN-4")
+def test_the_walk_finds_that_kafka_refuses_a_second_abort() -> None:
+    def kafka(state: State, step: Step) -> State | str:
+        if state.kind is Kind.ABORTED and step is Step.ABORT_AND_PAUSE:
+            return "already aborted"
+        return after_step(state, step)
+
+    with pytest.raises(IllegalStepError, match="already aborted"):
+        walk(Rules((TRUNCATION, OFFLINE), after=kafka))
+
+
+@pytest.mark.requirement("CLN-4")
+@pytest.mark.parametrize(
+    ("state", "step", "wrong", "problem"),
+    [
+        (IN_PROGRESS, Step.ABORT_AND_PAUSE, paused(1), "work on a partition that is paused"),
+        (aborted(1), Step.DONE_CLEANING, NONE, "hold a partition that is none"),
+        (aborted(2), Step.DONE_CLEANING, paused(1), "hold a partition that is paused"),
+        (aborted(1), Step.ABORT_AND_PAUSE, aborted(1), "hold a partition that is aborted"),
+        (paused(2), Step.RESUME, NONE, "hold a partition that is none"),
+        (NONE, Step.START_CLEANING, NONE, "work on a partition that is none"),
+        (aborted(1), Step.CHECK, IN_PROGRESS, "hold a partition that is none"),
+    ],
+)
+def test_the_walk_finds_a_wrong_cell(state: State, step: Step, wrong: State, problem: str) -> None:
+    def broken(before: State, taken: Step) -> State | str:
+        return wrong if (before, taken) == (state, step) else after_step(before, taken)
+
+    with pytest.raises(AssertionError, match=problem):
+        walk(Rules((TRUNCATION, OFFLINE), after=broken))
