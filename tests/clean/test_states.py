@@ -152,6 +152,9 @@ OFFLINE = script(B, A)  # the directory of both goes, and comes back
 STOP_A_ROUND = script(B, verbs="hold wait resume")
 PAUSE_BY_HAND = script(B, verbs="pause resume")
 
+THREE = (TRUNCATION, CONFIG_CHANGE, OFFLINE)
+FIVE = (*THREE, STOP_A_ROUND, PAUSE_BY_HAND)
+
 
 @dataclass(frozen=True, slots=True)
 class Cleaner:
@@ -342,9 +345,12 @@ def walk(rules: Rules) -> Walk:
 @pytest.mark.parametrize(
     ("scripts", "disk_fails", "most_pauses"),
     [
-        pytest.param((TRUNCATION, CONFIG_CHANGE, OFFLINE), "never", 3, id="three at once"),
-        pytest.param((TRUNCATION, CONFIG_CHANGE), "after the round", 4, id="cleaners fail too"),
-        pytest.param((STOP_A_ROUND, PAUSE_BY_HAND, OFFLINE), "never", 3, id="stop and pause"),
+        pytest.param(THREE, "never", 3, id="three"),
+        pytest.param(THREE, "after the round", 5, id="three and failing disks"),
+        pytest.param(FIVE, "never", 4, id="five"),
+        pytest.param(
+            FIVE, "after the round", 6, id="five and failing disks", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_every_interleaving_is_sound(

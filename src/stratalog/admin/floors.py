@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stratalog.clean.job import CleanSpec
 from stratalog.config.settings import Settings
+from stratalog.log.log_store import StoreSettings
 from stratalog.log.settings import LogSettings
 from stratalog.record.codec import Codec
 from stratalog.record.layout import TimestampType
@@ -42,6 +43,19 @@ def log_settings(settings: Settings) -> LogSettings:
         flush_messages=settings.integer("flush.messages"),
         flush_ms=settings.integer("flush.ms"),
         compression=_CODECS.get(settings.text("compression.type")),
+    )
+
+
+def store_settings(settings: Settings) -> StoreSettings:
+    """What a process's log store is told (RET-1, RCV-1); idle segments are looked for as often as
+    checkpoints are written."""
+    point_checkpoint_ms = settings.integer("log.flush.offset.checkpoint.interval.ms")
+    return StoreSettings(
+        retention_check_ms=settings.integer("log.retention.check.interval.ms"),
+        point_checkpoint_ms=point_checkpoint_ms,
+        start_checkpoint_ms=settings.integer("log.flush.start.offset.checkpoint.interval.ms"),
+        roll_check_ms=point_checkpoint_ms,
+        recovery_threads=settings.integer("num.recovery.threads.per.data.dir"),
     )
 
 

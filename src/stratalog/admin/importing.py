@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from typing import Any
 
-from stratalog.admin.floors import append_codec, log_settings
+from stratalog.admin.floors import append_codec, log_settings, store_settings
 from stratalog.admin.partitioner import partition_of_key
 from stratalog.admin.rows import Row, RowRules, read_rows, record_maker
 from stratalog.admin.store import open_store, problem_of
@@ -118,7 +118,10 @@ def import_file(
     keys = [TopicPartition(options.topic, number) for number in range(options.partitions)]
     told = replace(log_settings(settings), file_delete_delay_ms=0)
     started = time.perf_counter()
-    with open_store([log_dir], lambda _: told, filesystem, clock) as store:
+    told_store = store_settings(settings)
+    with open_store(
+        [log_dir], lambda _: told, filesystem, clock, store_settings=told_store
+    ) as store:
         # Only now nobody else can change what is there.
         is_new = _check_existing(store, log_dir, options)
         _check_writable(store, [] if is_new else keys)

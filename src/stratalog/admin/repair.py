@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stratalog.admin import mend
@@ -31,12 +31,23 @@ from stratalog.admin.lost import Known, Lost, look, lost_of, without_digests
 from stratalog.admin.mend import Mender, Step
 from stratalog.admin.oddities import oddity_of, put_aside, read_offsets
 from stratalog.admin.overlay import OverlayFileSystem
-from stratalog.admin.store import open_store
+from stratalog.admin.repair_report import (
+    CUT,
+    SKIP,
+    WAITS,
+    DirectoryRepair,
+    PartitionRepair,
+    RepairOptions,
+    RepairReport,
+)
+from stratalog.admin.store import open_store, problem_of
 from stratalog.admin.verify import Problem, verify_partition
 from stratalog.base.clock import Clock
 from stratalog.base.errors import CorruptionError, StratalogError
-from stratalog.base.filesystem import FileSystem
+from stratalog.base.filesystem import FileSystem, read_file
+from stratalog.base.limits import MAX_CHECKPOINT_BYTES
 from stratalog.clean.engine import OnProgress, Progress
+from stratalog.log.checkpoint import is_sealed
 from stratalog.log.leader_epochs import read_leader_epochs
 from stratalog.log.leftovers import sort_out
 from stratalog.log.locking import locked
@@ -51,16 +62,16 @@ from stratalog.segment.names import (
     LOG_START_OFFSET_CHECKPOINT,
     MAX_OFFSET,
     RECOVERY_POINT_CHECKPOINT,
+    STATE_DIRECTORY,
     FileKind,
     parse,
 )
 from stratalog.segment.segment import segment_path
 
-CUT, SKIP = "cut", "skip"
-WAITS = "waits"
-"""A step that is not taken, because some logs are not settled."""
-
+CLOSED = "closed"
 _ACCEPTS = "--damage cut and --damage skip both accept the loss"
+
+__all__ = ["CUT", "SKIP", "PartitionRepair", "RepairOptions", "RepairReport", "repair"]
 
 _MEANINGS = {
     LOG_START_OFFSET_CHECKPOINT: "each log starts with its first segment, so records that were "
@@ -69,101 +80,6 @@ _MEANINGS = {
     HIGH_WATERMARK_CHECKPOINT: "it is written anew when the logs are closed",
     CLEANER_OFFSET_CHECKPOINT: "cleaning begins at the start of each log",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class RepairOptions:
-    """`applies` False: only show. `choice`: `CUT`, `SKIP`, or None to leave damage alone."""
-
-    applies: bool
-    choice: str | None = None
-    interval_bytes: int = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryRepair:
-    """A log directory's own files."""
-
-    directory: str
-    closed_in_order: bool
-    steps: tuple[Step, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionRepair:
-    """One partition. `damage`: what no crash explains; `is_undecided`: it waits for a choice.
-
-    `left`: what is still wrong afterwards, because no repair can know better. `error`: why the
-    partition could not be looked at. `lost`: what is gone as a whole.
-    """
-
-    partition: str
-    directory: str
-    segments: int = 0
-    log_bytes: int = 0
-    quarantine: str | None = None
-    steps: tuple[Step, ...] = ()
-    damage: Damage | None = None
-    undecided: str | None = None
-    left: tuple[Problem, ...] = ()
-    error: str | None = None
-    lost: tuple[str, ...] = ()
-
-    @property
-    def is_ok(self) -> bool:
-        return self.undecided is None and not self.left and self.error is None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "partition": self.partition,
-            "directory": self.directory,
-            "segments": self.segments,
-            "log_bytes": self.log_bytes,
-            "quarantine": self.quarantine,
-            "steps": [{"what": step.what, "text": step.text} for step in self.steps],
-            "damage": None if self.damage is None else self.damage.as_json(),
-            "lost": list(self.lost),
-            "undecided": self.undecided,
-            "left": [
-                {"file": problem.file, "position": problem.position, "reason": problem.reason}
-                for problem in self.left
-            ],
-            "error": self.error,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class RepairReport:
-    """A whole run."""
-
-    applied: bool
-    directories: tuple[DirectoryRepair, ...]
-    partitions: tuple[PartitionRepair, ...]
-
-    @property
-    def is_ok(self) -> bool:
-        """Everything is in order, or would be afterwards."""
-        return all(partition.is_ok for partition in self.partitions)
-
-    @property
-    def has_steps(self) -> bool:
-        steps = [item.steps for item in self.directories] + [item.steps for item in self.partitions]
-        return any(step.what != WAITS for taken in steps for step in taken)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "ok": self.is_ok,
-            "applied": self.applied,
-            "directories": [
-                {
-                    "directory": item.directory,
-                    "closed_in_order": item.closed_in_order,
-                    "steps": [{"what": step.what, "text": step.text} for step in item.steps],
-                }
-                for item in self.directories
-            ],
-            "partitions": [item.as_json() for item in self.partitions],
-        }
 
 
 @dataclass(slots=True)
@@ -216,7 +132,7 @@ def repair(
             directories.append(DirectoryRepair(log_dir, was_clean, tuple(steps)))
             partitions += done
     if options.applies:
-        _mark_closed(directories, options, filesystem, clock)
+        directories = [_marked(item, options, filesystem, clock) for item in directories]
     return RepairReport(options.applies, tuple(directories), tuple(partitions))
 
 
@@ -274,24 +190,45 @@ def _is_settled(disk: FileSystem, log_dir: str, done: Sequence[PartitionRepair])
 
 
 def _marking(disk: FileSystem, log_dir: str, done: Sequence[PartitionRepair]) -> Step:
-    if _is_settled(disk, log_dir, done) and all(item.is_ok for item in done):
-        text = "all logs are opened and closed once: from then on it counts as closed in order"
-        return Step("closed", text)
-    return Step(WAITS, "it counts as not closed in order until all its logs are settled")
+    """What becomes of a directory that was not closed in order."""
+    if not _is_ours(disk, log_dir):
+        return Step(WAITS, "Kafka wrote it: whoever opens it next scans what is not flushed")
+    if not (_is_settled(disk, log_dir, done) and all(item.is_ok for item in done)):
+        return Step(WAITS, "it counts as not closed in order until all its logs are settled")
+    text = "all logs are opened and closed once: from then on it counts as closed in order"
+    return Step(CLOSED, text)
 
 
-def _mark_closed(
-    directories: Sequence[DirectoryRepair],
-    options: RepairOptions,
-    filesystem: FileSystem,
-    clock: Clock,
-) -> None:
-    """Open and close the directories that are to count as closed in order."""
+def _is_ours(disk: FileSystem, log_dir: str) -> bool:
+    """Whether a store of ours closed it last; a broker's high watermarks are not to be raised."""
+    for name in (LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT):
+        path = os.path.join(log_dir, name)
+        is_there = disk.exists(path) and oddity_of(disk, path) is None
+        if is_there and is_sealed(read_file(disk, path, MAX_CHECKPOINT_BYTES)):
+            return True
+    return False
+
+
+def _marked(
+    item: DirectoryRepair, options: RepairOptions, filesystem: FileSystem, clock: Clock
+) -> DirectoryRepair:
+    """Open and close a directory that is to count as closed in order; only a store that found all
+    logs in order writes the marker."""
+    if not any(step.what == CLOSED for step in item.steps):
+        return item
     settings = LogSettings(index_interval_bytes=options.interval_bytes)
-    for item in directories:
-        if any(step.what == "closed" for step in item.steps):
-            with open_store([item.directory], lambda _: settings, filesystem, clock):
-                pass
+    try:
+        with open_store([item.directory], lambda _: settings, filesystem, clock) as store:
+            found = [(key, problem_of(store, key)) for key in store.partitions()]
+    except StratalogError as error:
+        reason = str(error)
+    else:
+        if filesystem.exists(os.path.join(item.directory, CLEAN_SHUTDOWN_FILE)):
+            return item
+        reason = "; ".join(f"{key}: {problem}" for key, problem in found if problem is not None)
+    steps = [step for step in item.steps if step.what != CLOSED]
+    steps.append(Step(WAITS, f"it still counts as not closed in order: {reason}"))
+    return replace(item, steps=tuple(steps))
 
 
 def _points_of(work: Mender) -> int | None:
@@ -317,7 +254,8 @@ def _guarded(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRe
 def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRepair:
     disk, place = work.filesystem, work.place
     mend.clear_oddities(work)
-    note = read_quarantine(disk, place.path)
+    has_state = disk.exists(os.path.join(place.path, STATE_DIRECTORY))
+    note = read_quarantine(disk, place.path) if has_state else None
     quarantine = None if note is None else str(note)
 
     def outcome(scanned: Scanned | None, **more: Any) -> PartitionRepair:

@@ -6,8 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from stratalog.admin.floors import log_settings
+from stratalog.admin.floors import log_settings, store_settings
 from stratalog.config.settings import resolve
+from stratalog.log.log_store import StoreSettings
 from stratalog.log.settings import LogSettings
 from stratalog.record.codec import Codec
 
@@ -27,6 +28,21 @@ FIELDS = {"compression.type": "compression"}
 @pytest.mark.requirement("CFG-1")
 def test_a_log_that_is_told_nothing_has_the_tables_defaults() -> None:
     assert log_settings(resolve({})) == LogSettings()
+
+
+@pytest.mark.requirement("RET-1")
+def test_a_store_has_the_tables_defaults_and_what_it_is_given() -> None:
+    assert store_settings(resolve({})) == StoreSettings()
+    given = {
+        "log.cleanup.interval.mins": "2",
+        "log.flush.offset.checkpoint.interval.ms": "7",
+        "log.flush.start.offset.checkpoint.interval.ms": "8",
+        "num.recovery.threads.per.data.dir": "9",
+    }
+    told = store_settings(resolve(given))
+    assert told == StoreSettings(120_000, 7, 8, 7, recovery_threads=9)
+    newer = {**given, "log.retention.check.interval.ms": "5"}
+    assert store_settings(resolve(newer)).retention_check_ms == 5
 
 
 @pytest.mark.requirement("CFG-1")
