@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from stratalog.admin.overlay import OverlayFileSystem
 from stratalog.base.errors import CorruptionError
-from stratalog.base.filesystem import FileSystem
+from stratalog.base.filesystem import File, FileSystem, OpenMode
 from stratalog.base.limits import MAX_CHECKPOINT_BYTES
 from stratalog.log.checkpoint import read_checkpoint
 from stratalog.segment.names import (
@@ -38,6 +39,20 @@ CHECKPOINTS = (
     HIGH_WATERMARK_CHECKPOINT,
 )
 _ASIDE = ".tmp"
+
+
+class Preview(OverlayFileSystem):
+    """An overlay in which a thing that was put aside has nothing below it any more, and a directory
+    may be made in its place."""
+
+    def open(self, path: str, mode: OpenMode) -> File:
+        parent = os.path.dirname(os.path.abspath(path))
+        if parent in self._nodes and not self._directories.get(parent, False):
+            raise FileNotFoundError(2, "No such file", path)
+        return super().open(path, mode)
+
+    def exists(self, path: str) -> bool:
+        return self._directories.get(os.path.abspath(path), False) or super().exists(path)
 
 
 def put_aside(filesystem: FileSystem, path: str) -> str:

@@ -3,7 +3,7 @@
     checkpoints of the directory ─► leftovers ─► scan of everything ─► damage ─► what is lost
     ─► derived ─► note of the quarantine ─► marker of a clean stop
 
-Showing is doing on an `OverlayFileSystem`: nothing is changed, and what is shown is what happens.
+Showing is doing on a `Preview`: nothing is changed, and what is shown is what happens.
 What a crash explains is put right without a question. Damage that no crash explains is settled only
 by whoever says how: `cut` or `skip` (`damage`). Of what is gone as a whole (`lost`) nothing comes
 back: both accept that.
@@ -29,8 +29,7 @@ from stratalog.admin.damage import Damage, Scanned, damage_of, is_torn_end, scan
 from stratalog.admin.directories import PartitionPlace, find_partitions
 from stratalog.admin.lost import Known, Lost, look, lost_of, without_digests
 from stratalog.admin.mend import Mender, Step
-from stratalog.admin.oddities import oddity_of, put_aside, read_offsets
-from stratalog.admin.overlay import OverlayFileSystem
+from stratalog.admin.oddities import Preview, oddity_of, put_aside, read_offsets
 from stratalog.admin.repair_report import (
     CUT,
     SKIP,
@@ -112,7 +111,7 @@ def repair(
     partitions: list[PartitionRepair] = []
     log_dirs = list(dict.fromkeys(place.log_dir for place in places))
     with locked(log_dirs, filesystem, exclusive=options.applies):
-        disk = filesystem if options.applies else OverlayFileSystem(filesystem)
+        disk = filesystem if options.applies else Preview(filesystem)
         meter = _Meter(sum(_log_bytes(disk, place) for place in places), on_progress)
         for log_dir in log_dirs:
             mine = [place for place in places if place.log_dir == log_dir]

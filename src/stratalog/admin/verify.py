@@ -30,12 +30,12 @@ from stratalog.admin.index_checks import BatchTable, check_indexes
 from stratalog.admin.lost import look, lost_of
 from stratalog.admin.oddities import (
     CHECKPOINTS,
+    Preview,
     odd_checkpoints,
     odd_files,
     put_aside,
     read_offsets,
 )
-from stratalog.admin.overlay import OverlayFileSystem
 from stratalog.base.errors import CorruptionError, StorageIOError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.chunk import Chunk, Scratch, Table, damage
@@ -177,7 +177,7 @@ def verify_checkpoints(log_dir: str, filesystem: FileSystem) -> list[Problem]:
 
 def _without(odd: Iterable[str], filesystem: FileSystem) -> FileSystem:
     """The disk as it would be if what is no file of ours were put aside."""
-    overlay = OverlayFileSystem(filesystem)
+    overlay = Preview(filesystem)
     for path in odd:
         put_aside(overlay, path)
     return overlay

@@ -27,7 +27,7 @@ from stratalog.log.deletion import remove_tree, unlink_if_there
 from stratalog.log.holdings import Holdings, StoreSettings, each
 from stratalog.log.log_dir import LogDir
 from stratalog.log.partition_log import PartitionLog
-from stratalog.log.retention import RetentionDecision, decide, policies_for, view_of
+from stratalog.log.retention import RetentionDecision, decide, view_of
 from stratalog.log.schedule import schedule_of
 from stratalog.log.settings import LogSettings
 from stratalog.record.layout import INT64_MAX
@@ -186,9 +186,8 @@ class Upkeep(Holdings):
 
     def _decide(self, log: PartitionLog, now_ms: int) -> RetentionDecision:
         choose = self._settings.policies
-        policies = policies_for(log.settings.cleanup_policy) if choose is None else None
-        chosen = policies if choose is None else choose(log.settings)
-        return decide(view_of(log.view), log.settings, now_ms, chosen)
+        policies = None if choose is None else choose(log.settings)
+        return decide(view_of(log.view), log.settings, now_ms, policies)
 
     def run_retention(
         self, only: Collection[TopicPartition] | None = None
