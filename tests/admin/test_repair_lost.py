@@ -156,6 +156,25 @@ def test_a_log_that_ends_below_its_recovery_point(
 
 
 @pytest.mark.requirement("RCV-7")
+@pytest.mark.parametrize("choice", [CUT, SKIP])
+@pytest.mark.parametrize("number", [-1, 3])
+def test_an_emptied_log_that_its_digest_knows(log_dir: Path, choice: str, number: int) -> None:
+    partition = log_dir / "orders-0"
+    first, following = (*bases(partition), BATCHES)[number - (number < 0) :][:2]
+    os.truncate(partition / f"{first:020d}.log", 0)
+    asked = orders(run(log_dir))
+    assert asked.damage is not None
+    assert asked.damage.cut.log_end_offset == first
+    if number == -1:
+        assert f"{following - first} offsets are lost" in str(asked.undecided)
+    else:
+        assert asked.damage.skip.offsets == following - first
+    settle(log_dir, choice, "--damage")
+    kept = list(range(first)) + ([] if choice == CUT else list(range(following, BATCHES)))
+    assert offsets(log_dir) == kept
+
+
+@pytest.mark.requirement("RCV-7")
 def test_a_crash_that_lost_what_was_not_flushed_is_no_loss(log_dir: Path) -> None:
     partition = log_dir / "orders-0"
     last = bases(partition)[-1]

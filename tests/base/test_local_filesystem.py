@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from stratalog.base.errors import StorageFullError, StorageIOError
-from stratalog.base.filesystem import LocalFileSystem
+from stratalog.base.filesystem import LocalFileSystem, OpenMode
 
 FS = LocalFileSystem()
 CONTENT = Random(1).randbytes(10_000)
@@ -141,3 +141,14 @@ def test_a_full_disk_in_the_middle_of_a_write_is_told(
     with pytest.raises(StorageFullError):
         file.pwrite(b"0123456789", 0)
     assert (tmp_path / "a").read_bytes() == b"01234"
+
+
+def test_a_pipe_in_the_place_of_a_file_is_an_error_and_no_wait(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    modes: tuple[OpenMode, ...] = ("read", "update")
+    for mode in modes:
+        file = FS.open(str(path), mode)
+        with pytest.raises(StorageIOError):
+            file.pread_into(bytearray(1), 0)
+        file.close()

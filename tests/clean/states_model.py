@@ -12,10 +12,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from stratalog.base.errors import IllegalStepError
 from stratalog.clean.states import (
     NONE,
     Event,
-    IllegalStepError,
     State,
     States,
     Step,

@@ -61,6 +61,20 @@ from tests.clean.test_select import HOUR, NOW, dirty, log
             ),
         ),
         (
+            {"clean_bytes": 0, "dirty_bytes": 0, "first_dirty": 100, "next_expiry_ms": NOW - 1},
+            (
+                "is not cleaned: nothing is cleanable from offset 100 on: "
+                "it belongs to the active segment."
+            ),
+        ),
+        (
+            {"clean_bytes": 500, "dirty_bytes": 500},
+            (
+                "is not cleaned: its dirty ratio of 0.500 (500 of 1000 bytes) is not above "
+                "min.cleanable.dirty.ratio=0.5."
+            ),
+        ),
+        (
             {"dirty_bytes": 0},
             "is not cleaned: offsets 60 to 99 hold no bytes.",
         ),

@@ -107,6 +107,7 @@ def test_the_minimum_lag_holds_for_a_log_that_would_be_forced() -> None:
     assert reason_of(log(**late)) is Reason.FORCED
     young = log(**late, dirty_bytes=0, first_dirty=60, first_uncleanable=60, bound=Bound.MIN_LAG)
     assert reason_of(young) is None
+    assert young.deadline_ms is None
     answer = explain(young, NOW)
     assert answer.obstacle is Obstacle.NOTHING_CLEANABLE
     assert "is younger than min.compaction.lag.ms" in answer.sentence

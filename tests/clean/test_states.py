@@ -6,13 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from stratalog.base.errors import UsageError
+from stratalog.base.errors import IllegalStepError, UsageError
 from stratalog.clean.states import (
     ABORT,
     IN_PROGRESS,
     NONE,
     Event,
-    IllegalStepError,
     Kind,
     State,
     States,

@@ -408,3 +408,25 @@ def test_a_quarantined_log_does_not_lower_its_start() -> None:
         again.checkpoint_starts()
         assert entries(crashed.content(f"/data/{STARTS}")) == "0\n1\norders 0 6\n"
     assert entries(crashed.content(f"/data/{STARTS}")) == "0\n1\norders 0 6\n"
+
+
+@pytest.mark.parametrize("leave", ["close", "abandon"])
+def test_a_store_that_let_go_touches_nothing_any_more(leave: str) -> None:
+    """The directory may belong to another process by then."""
+    disk, clock = SimDisk(), FixedClock(NOW)
+    store = open_store(disk, clock=clock, file_delete_delay_ms=1, retention_ms=1, segment_ms=1)
+    put(store.create(A), "a")
+    put(store.create(B), "b")
+    store.delete(B)
+    getattr(store, leave)()
+    before = disk.operations
+    clock.sleep_ms(3_600_000)
+    for _ in range(3):
+        store.run_due()
+        store.flush()
+        store.run_retention()
+        store.checkpoint_points()
+        store.checkpoint_starts()
+    assert disk.operations == before
+    with pytest.raises(UsageError, match="closed"):
+        store.delete_records(A, 1)

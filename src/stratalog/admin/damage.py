@@ -138,7 +138,7 @@ def scan_partition(
         try:
             made = _scan(log, base_offset, following, on_scanned)
             if made.reason is None and made.next_offset <= trusted_below:
-                doubts = _doubts(filesystem, directory, log, made)
+                doubts = _doubts(filesystem, directory, log, made, following)
                 made = replace(made, doubts=doubts)
             made = replace(made, is_sealed=_is_sealed(filesystem, directory, made))
             found.segments.append(made)
@@ -183,7 +183,7 @@ def _is_sealed(filesystem: FileSystem, directory: str, scanned: ScannedSegment) 
 
 
 def _doubts(
-    filesystem: FileSystem, directory: str, log: LogFile, scanned: ScannedSegment
+    filesystem: FileSystem, directory: str, log: LogFile, scanned: ScannedSegment, following: int
 ) -> tuple[Gap, ...]:
     digest = load_digest(filesystem, directory, scanned.base_offset)
     if digest is None:
@@ -194,7 +194,15 @@ def _doubts(
             min(end, scanned.size_bytes),
             _offset_at(log, start, scanned),
             _offset_at(log, end, scanned) if end < scanned.size_bytes else scanned.next_offset,
-            _BY_DIGEST if start < scanned.size_bytes else _TOO_SHORT,
+            _BY_DIGEST,
+        )
+        if start < scanned.size_bytes
+        else Gap(
+            start,
+            scanned.size_bytes,
+            scanned.next_offset,
+            None if following == MAX_OFFSET else following,
+            _TOO_SHORT,
         )
         for start, end in damaged_blocks(log, digest)
     )
@@ -271,7 +279,12 @@ def _highest(scanned: Scanned) -> int:
 
 
 def _loss_of_skip(scanned: Scanned) -> Loss:
-    gaps = [gap for s in scanned.damaged if s.mending is not None for gap in s.gaps]
+    gaps = [
+        gap
+        for s in scanned.damaged
+        for gap in s.gaps
+        if s.mending is not None or gap.reason == _TOO_SHORT
+    ]
     # Of a gap at the log's end nobody knows how many there were.
     offsets = sum((gap.next_offset or gap.first_offset) - gap.first_offset for gap in gaps)
     return Loss(scanned.next_offset, offsets, sum(gap.size_bytes for gap in gaps), 0, 0)

@@ -298,6 +298,8 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
     damage, undecided = _settle_damage(
         work, scanned, options.choice, is_crash=not was_clean and note is None, point=point
     )
+    if undecided is not None and lost:
+        undecided = f"{'; '.join(_texts(lost))}; {undecided}"
     if undecided is None:
         undecided = _settle_start(work, scanned, options.choice)
     if undecided is None and lost:
@@ -305,7 +307,9 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
             undecided = _wants(lost)
         else:
             first = scanned.segments[0].base_offset
-            mend.accept(work, lost, first, scanned.next_offset)
+            # Settling damage has brought the checkpoints down already.
+            open_ones = [one for one in lost if one.what != "end" or damage is None]
+            mend.accept(work, open_ones, first, scanned.next_offset)
             mend.remove_stale_digests(work, without_digests(lost))
     if undecided is not None:
         return outcome(scanned, damage=damage, undecided=undecided, lost=_texts(lost))
@@ -320,7 +324,7 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
 def _lost(work: Mender, known: Known, scanned: Scanned) -> tuple[Lost, ...]:
     """What is gone, but for a start past the end, which has a choice of its own."""
     ends = [
-        (segment.base_offset, None if segment.gaps else segment.next_offset)
+        (segment.base_offset, None if segment.mending else segment.next_offset)
         for segment in scanned.segments
     ]
     found = lost_of(known, work.directory, ends, known.start)

@@ -11,6 +11,7 @@
     │   ├── LogLockedError          the directory belongs to a live process
     │   ├── UnknownPartitionError   there is no such partition here
     │   ├── PartitionExistsError    there is one already
+    │   ├── IllegalStepError        a partition's state does not allow it now
     │   ├── PolicyViolationError    the topic's cleanup policy does not allow it
     │   └── MissingExtraError       an optional part is not installed; names the extra
     ├── CorruptionError             what lies on disk is not what was written
@@ -91,6 +92,10 @@ class PartitionExistsError(UsageError):
     """A partition of that name is there already."""
 
     kafka_code = 36  # TOPIC_ALREADY_EXISTS
+
+
+class IllegalStepError(UsageError):
+    """A step that a partition's state does not allow; the state is as it was (CLN-4)."""
 
 
 class PolicyViolationError(UsageError):

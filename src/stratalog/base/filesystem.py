@@ -188,7 +188,8 @@ class LocalFileSystem:
 
     def open(self, path: str, mode: OpenMode) -> LocalFile:
         with translated_errors(path):
-            flags = _FLAGS[mode] | os.O_CLOEXEC
+            # Opening a pipe that lies in the place of a file would wait for its other end.
+            flags = _FLAGS[mode] | os.O_CLOEXEC | os.O_NONBLOCK
             return LocalFile(path, os.open(path, flags, 0o644))
 
     def list_directory(self, path: str) -> list[str]:

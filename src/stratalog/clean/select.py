@@ -293,7 +293,7 @@ def _ratio(facts: LogFacts) -> str:
     total = facts.clean_bytes + facts.dirty_bytes
     short = f"{ratio:.3f}"
     # Just above the bound it must not read "0.500 is above 0.5".
-    is_fair = float(short) != bound and (float(short) > bound) == (ratio > bound)
+    is_fair = (float(short) > bound) == (ratio > bound)
     text = short if is_fair else repr(ratio)
     return f"its dirty ratio of {text} ({facts.dirty_bytes} of {total} bytes)"
 

@@ -40,12 +40,8 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final
 
-from stratalog.base.errors import UsageError
+from stratalog.base.errors import IllegalStepError
 from stratalog.segment.names import TopicPartition
-
-
-class IllegalStepError(UsageError):
-    """A step that a partition's state does not allow; the state is as it was."""
 
 
 class Kind(Enum):

@@ -123,6 +123,9 @@ class Holdings:
         return log_dir
 
     def _online_dirs(self) -> list[LogDir]:
+        """None once closed: they may belong to another process by then."""
+        if self._is_closed:
+            return []
         return [log_dir for log_dir in self._log_dirs if log_dir.offline is None]
 
     def _writable_logs(self) -> list[tuple[TopicPartition, LogDir, PartitionLog]]:
@@ -130,6 +133,7 @@ class Holdings:
             (key, entry.log_dir, entry.log)
             for key, entry in list(self._entries.items())
             if entry.log is not None and entry.log.is_writable and entry.log_dir.offline is None
+            if not self._is_closed
         ]
 
     def _ends_locked(self, log_dir: LogDir) -> dict[TopicPartition, int]:

@@ -360,6 +360,7 @@ class LogStore(Upkeep):
 
     def abandon(self) -> None:
         """Let go of the directories as they are, as a crash would: the next open recovers them."""
+        self._is_closed = True
         for release in self._releases.values():
             release()
 

@@ -156,6 +156,8 @@ class Upkeep(Holdings):
     def unlink_due(self) -> None:
         """Unlink the files whose `file.delete.delay.ms` is over (RET-8)."""
         now_ms = self._clock.now_ms()
+        if self._is_closed:
+            return
         with self._lock:
             due = [doomed for doomed in self._doomed if doomed[0] <= now_ms]
             self._doomed = [doomed for doomed in self._doomed if doomed[0] > now_ms]
