@@ -16,8 +16,9 @@ from stratalog.config.settings import resolve
 from stratalog.log.checkpoint import read_checkpoint, write_checkpoint
 from stratalog.log.log_store import LogStore
 from stratalog.log.settings import LogSettings
+from stratalog.log.swap import NewSegment, SwapIntent
 from stratalog.record.builder import NewRecord
-from stratalog.segment.names import TopicPartition
+from stratalog.segment.names import FileKind, TopicPartition
 from tests.admin.helpers import DISK, NOW_MS, tree
 
 pytestmark = pytest.mark.usefixtures("hasty_disk")
@@ -222,7 +223,6 @@ def test_left_over_files_that_are_explained_are_no_loss(
     partition = log_dir / "orders-0"
     first, second = bases(partition)[:2]
     inside = first + 1  # of a segment whose records another one took over
-    content = files(partition, second)[0].read_bytes()
     names = [
         f"{inside:020d}.index",
         f".stratalog/{inside:020d}.digest",
@@ -248,8 +248,19 @@ def test_left_over_files_that_are_explained_are_no_loss(
     (partition / f"{third:020d}.log").rename(partition / f"{third:020d}.log.deleted")
     found = [text for text in reasons(log_dir) if "missing" in text]
     assert found == []
-    assert content is not None
     count_cases("left-over files that are explained", len(names) + 2)
+
+
+@pytest.mark.requirement("RCV-5")
+def test_a_swap_that_was_cut_off_explains_files_without_a_log(log_dir: Path) -> None:
+    partition = log_dir / "orders-0"
+    first, missing = bases(partition)[1:3]
+    intent = SwapIntent((missing,), (NewSegment(first, (FileKind.LOG,)),))
+    (partition / ".stratalog" / "swap-intent").write_bytes(intent.encode())
+    (partition / f"{missing:020d}.log").unlink()
+    assert not any("missing" in text for text in reasons(log_dir))
+    done = orders(run(log_dir))
+    assert (done.undecided, done.lost) == (None, ()), done
 
 
 # ---------------------------------------------------------------- the front is gone

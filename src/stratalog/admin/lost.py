@@ -27,12 +27,14 @@ from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem, read_file
 from stratalog.base.limits import MAX_CHECKPOINT_BYTES
 from stratalog.log.checkpoint import is_sealed
+from stratalog.log.leftovers import sort_out
 from stratalog.segment.names import (
     CLEAN_SHUTDOWN_FILE,
     INDEX_KINDS,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     STATE_DIRECTORY,
+    SWAP_INTENT,
     FileKind,
     FileState,
     parse,
@@ -64,6 +66,13 @@ class Known:
     is_exact: bool
     indexes: tuple[int, ...]
     digests: tuple[int, ...]
+
+
+def is_unfinished(filesystem: FileSystem, directory: str) -> bool:
+    """Whether a swap was cut off: files of old segments may have lost their log in order."""
+    if filesystem.exists(os.path.join(directory, STATE_DIRECTORY, SWAP_INTENT)):
+        return True
+    return bool(sort_out(filesystem.list_directory(directory)).unfinished)
 
 
 def look(place: PartitionPlace, filesystem: FileSystem) -> Known:

@@ -27,7 +27,7 @@ from typing import Any
 from stratalog.admin import mend
 from stratalog.admin.damage import Damage, Scanned, damage_of, is_torn_end, scan_partition
 from stratalog.admin.directories import PartitionPlace, find_partitions
-from stratalog.admin.lost import Known, Lost, look, lost_of, without_digests
+from stratalog.admin.lost import Known, Lost, is_unfinished, look, lost_of, without_digests
 from stratalog.admin.mend import Mender, Step
 from stratalog.admin.oddities import Preview, oddity_of, put_aside, read_offsets
 from stratalog.admin.repair_report import (
@@ -270,8 +270,9 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
             **more,
         )
 
-    known = look(place, disk)
-    if options.choice is None and (known.indexes or known.digests):
+    # An unfinished swap may have files of old segments without their logs.
+    known = None if is_unfinished(disk, place.path) else look(place, disk)
+    if options.choice is None and known is not None and (known.indexes or known.digests):
         # What shows that a log is missing is a left-over file, too: nothing goes before somebody
         # has accepted that.
         scanned = scan_partition(disk, place.path, trusted_below=0, on_scanned=lambda _: None)
@@ -294,7 +295,7 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
     if not scanned.segments:
         return outcome(scanned, error=f"{place.path}: there is no log")
     changed = [segment.base_offset for segment in scanned.damaged]
-    lost = _lost(work, known, scanned)
+    lost = _lost(work, known or look(place, disk), scanned)
     damage, undecided = _settle_damage(
         work, scanned, options.choice, is_crash=not was_clean and note is None, point=point
     )
