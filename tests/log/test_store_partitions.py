@@ -15,7 +15,7 @@ from stratalog.base.errors import (
     UsageError,
 )
 from stratalog.log.log_store import LOG_END
-from stratalog.record.builder import NewRecord
+from stratalog.record.builder import NewRecord, assign_offsets, build_batch
 from stratalog.segment.names import TopicPartition
 from tests.log.helpers import NOW
 from tests.log.stores import (
@@ -249,3 +249,21 @@ def test_truncation_inside_a_batch_lowers_the_recovery_point_to_its_start() -> N
     store.checkpoint_points()
     assert store.truncate(A, 5) == 2
     assert entries(disk.content(f"/data/{POINTS}")) == "0\n1\norders 0 2\n"
+
+
+@pytest.mark.requirement("RET-6", "RCV-7")
+def test_a_log_truncated_into_the_gap_at_its_front_goes_on_at_its_start() -> None:
+    """Compaction has left nothing between the log start and the first batch."""
+    disk = SimDisk()
+    with open_store(disk) as store:
+        log = store.create(A)
+        data = bytearray(build_batch([NewRecord(b"k", b"v", NOW)]))
+        assign_offsets(data, 6, 0)
+        log.append_as_follower(data)
+        store.delete_records(A, 3)
+        assert store.truncate(A, 5) == 3
+        put(log, "again")
+    with open_store(disk) as store:
+        log = store.get(A)
+        assert log.quarantine is None
+        assert [record.offset for record in log.read_records(3)] == [3]

@@ -58,8 +58,10 @@ def plan_truncation(segments: Segments, offset: int, log_start_offset: int) -> T
             break
         end_offset, size_bytes = header.next_offset, placed.end
     if size_bytes == 0 or end_offset < log_start_offset:
-        # Nothing to read stays. An empty segment says by its name where the log goes on.
-        end_offset = max(end_offset, log_start_offset)
+        # Nothing to read stays. An empty segment says by its name where the log goes on: the first
+        # of all no later than the log's start, or it would look as if others were missing.
+        is_first = segment.base_offset == segments.bases[0]
+        end_offset = log_start_offset if is_first else max(end_offset, log_start_offset)
         return TruncationPlan(old, segment.base_offset, 0, end_offset, end_offset)
     return TruncationPlan(old, segment.base_offset, size_bytes, segment.base_offset, end_offset)
 
