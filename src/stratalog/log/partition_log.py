@@ -18,6 +18,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     OffsetOutOfRangeError,
     RecordTooLargeError,
+    StorageFullError,
     StorageIOError,
     StratalogError,
 )
@@ -280,7 +282,8 @@ class PartitionLog(OpenLog):
         if offset > self.log_end_offset:
             raise OffsetOutOfRangeError(f"{offset} lies past the end {self.log_end_offset}")
         start = max(offset, self.log_start_offset)
-        self._set_epochs_locked(cut_at_start(self._epochs, start))
+        with suppress(StorageFullError):  # what begins below the start is cut off at each opening
+            self._set_epochs_locked(cut_at_start(self._epochs, start))
         self._view = self._view_of(self.segments, start, self.log_end_offset)
 
     def delete_segments(self, deletions: Sequence[Deletion]) -> list[str]:

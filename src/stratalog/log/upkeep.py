@@ -19,6 +19,7 @@ from functools import partial
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     LogOfflineError,
+    StorageFullError,
     StorageIOError,
     StratalogError,
 )
@@ -209,9 +210,35 @@ class Upkeep(Holdings):
                 }
                 try:
                     self._retain_locked(log_dir, mine)
+                except StorageFullError:
+                    each(partial(self._relieve_locked, log_dir, mine))
                 except (StorageIOError, LogOfflineError) as error:
                     _LOG.error("retention in %s: %s", log_dir.path, error)
             return decided
+
+    def _relieve_locked(
+        self, log_dir: LogDir, decided: dict[TopicPartition, RetentionDecision]
+    ) -> None:
+        """Retention on a full disk, where not even a log start can be written.
+
+        One segment after another goes, oldest first, durably and at once: so a crash finds no hole,
+        and the log starts where its first segment does. An active segment needs one to follow it
+        and stays.
+        """
+        for key, made in decided.items():
+            log = self.get(key)
+            for deletion in made.deletions:
+                if deletion.base_offset == log.segments.active.base_offset:
+                    break
+                with self._guarded(log_dir):
+                    paths = log.delete_segments([deletion])
+                    self._filesystem.fsync_directory(log.path)
+                    for path in paths:
+                        unlink_if_there(self._filesystem, path)
+                if not paths:
+                    break
+                _LOG.warning("%s: the disk is full: %s", key, deletion.line)
+        self.checkpoint_starts()
 
     def _retain_locked(
         self, log_dir: LogDir, decided: dict[TopicPartition, RetentionDecision]
