@@ -286,11 +286,15 @@ class PartitionLog(OpenLog):
             self._set_epochs_locked(cut_at_start(self._epochs, start))
         self._view = self._view_of(self.segments, start, self.log_end_offset)
 
-    def delete_segments(self, deletions: Sequence[Deletion]) -> list[str]:
-        """Remove the oldest segments from the log, then rename their files to `.deleted` (RET-8).
+    def delete_segments(
+        self, deletions: Sequence[Deletion], *, is_start_durable: bool = True
+    ) -> list[str]:
+        """Remove the oldest segments from the log and rename their files to `.deleted` (RET-8).
 
-        The log start has to be at or past their end, durably. Answers the paths to unlink later;
-        none if the segments are no longer those that `deletions` speaks of.
+        The log start is at or past their end, durably, and they leave the log before their names
+        go. Without that, their names go first, durably, and the log starts where it says by what
+        is left: for one segment at a time. Answers the paths to unlink later; none if the segments
+        are no longer those that `deletions` speaks of.
         """
         with self._lock:
             self._writer_locked()
@@ -300,9 +304,16 @@ class PartitionLog(OpenLog):
                 return []
             bases = [base for base, _ in named]
             start = self.segments.bases[len(bases)]
+            if not is_start_durable:
+                assert len(bases) == 1, bases
+                sealed[0].indexes.retire()
+                paths = rename_to_deleted(self._filesystem, self.path, bases)
+                self._filesystem.fsync_directory(self.path)
             self._advance_locked(start)
             self.replace_segments(bases)
-        return rename_to_deleted(self._filesystem, self.path, bases)
+        if is_start_durable:
+            paths = rename_to_deleted(self._filesystem, self.path, bases)
+        return paths
 
     def end_if_truncated_to(self, offset: int) -> int:
         """Where the log would end after `truncate_to(offset)`: batches are not cut."""

@@ -231,8 +231,7 @@ class Upkeep(Holdings):
                 if deletion.base_offset == log.segments.active.base_offset:
                     break
                 with self._guarded(log_dir):
-                    paths = log.delete_segments([deletion])
-                    self._filesystem.fsync_directory(log.path)
+                    paths = log.delete_segments([deletion], is_start_durable=False)
                     for path in paths:
                         unlink_if_there(self._filesystem, path)
                 if not paths:
