@@ -170,6 +170,9 @@ class FailingFile:
     def size_bytes(self) -> int:
         return self._file.size_bytes()
 
+    def file_id(self) -> int:
+        return self._file.file_id()
+
     def truncate(self, size_bytes: int) -> None:
         self._filesystem.check("truncate", self.path)
         self._file.truncate(size_bytes)

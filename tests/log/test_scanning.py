@@ -46,6 +46,9 @@ class BytesFile:
     def size_bytes(self) -> int:
         return len(self.data)
 
+    def file_id(self) -> int:
+        return 0
+
     def truncate(self, size_bytes: int) -> None:
         raise AssertionError("a scan writes nothing")
 

@@ -92,6 +92,9 @@ class SimFile:
             node = self._node()
             return len(node.content) if isinstance(node, FileNode) else 4096
 
+    def file_id(self) -> int:
+        return self._number
+
     def truncate(self, size_bytes: int) -> None:
         with self._disk._mutex:
             self._disk.before("truncate", self._path, True, size_bytes)

@@ -134,6 +134,9 @@ class MutantFile:
     def size_bytes(self) -> int:
         return self._file.size_bytes()
 
+    def file_id(self) -> int:
+        return self._file.file_id()
+
     def pwrite(self, data: Buffer, position: int) -> None:
         kept = bytes(data)
         self._mutant.step("write", lambda: self._file.pwrite(kept, position))

@@ -78,6 +78,9 @@ class _OverlayFile:
     def size_bytes(self) -> int:
         return self.node.size_bytes
 
+    def file_id(self) -> int:
+        return self.node.file_id
+
     def truncate(self, size_bytes: int) -> None:
         if self.node.content is not None or size_bytes > self.node.size_bytes:
             self._own_content().truncate(size_bytes)

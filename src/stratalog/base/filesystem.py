@@ -64,6 +64,10 @@ class File(Protocol):
 
     def size_bytes(self) -> int: ...
 
+    def file_id(self) -> int:
+        """As `FileStat.file_id`, of the file that is open, whatever its name stands for by now."""
+        ...
+
     def truncate(self, size_bytes: int) -> None: ...
 
     def fsync(self) -> None: ...
@@ -160,6 +164,10 @@ class LocalFile:
     def size_bytes(self) -> int:
         with translated_errors(self._path):
             return os.fstat(self._descriptor).st_size
+
+    def file_id(self) -> int:
+        with translated_errors(self._path):
+            return os.fstat(self._descriptor).st_ino
 
     def truncate(self, size_bytes: int) -> None:
         with translated_errors(self._path):

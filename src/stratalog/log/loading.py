@@ -70,8 +70,12 @@ def load_log(
                 writable=writable,
                 repair_tail=repair_tail,
             )
+            if writable:
+                return loaded
             # What was opened must belong together: its owner may have replaced segments meanwhile.
-            if writable or _identity(filesystem, directory)[: len(before)] == before:
+            # File ids are used again, but not that of a file that is held open.
+            opened = [(one.base_offset, one.log.file_id()) for one in loaded.segments]
+            if _identity(filesystem, directory)[: len(opened)] == opened == before[: len(opened)]:
                 return loaded
         except FileNotFoundError:
             # Its owner removed a segment between our listing and our opening it: list again.

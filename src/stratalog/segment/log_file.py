@@ -70,6 +70,10 @@ class LogFile:
     def size_bytes(self) -> int:
         return self._file.size_bytes()
 
+    def file_id(self) -> int:
+        """The identity of the file that is open (`base.filesystem.FileStat`)."""
+        return self._file.file_id()
+
     def read(self, position: int, size_bytes: int) -> memoryview:
         """`size_bytes` from `position`, fewer at the file's end; the memory is the caller's."""
         buffer = bytearray(size_bytes)
