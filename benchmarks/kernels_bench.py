@@ -34,11 +34,11 @@ from yardstick import Yardstick
 
 from stratalog.base.filesystem import LocalFileSystem
 from stratalog.base.limits import CHUNK_BYTES
-from stratalog.clean.chunk import NO_CRC, Chunk, ChunkReader, Int64s, Scratch, scan_chunk
+from stratalog.clean.chunk import NO_CRC, Chunk, ChunkReader, Scratch, scan_chunk
 from stratalog.clean.decide import DecideContext, decide_chunk
 from stratalog.clean.index import ChunkReport, IndexContext, index_chunk
 from stratalog.clean.job import CleaningJob, SourceSegment
-from stratalog.clean.offset_map import Hashes, OffsetMap
+from stratalog.clean.offset_map import KeyRows, OffsetMap
 from stratalog.clean.settle import settle
 from stratalog.record.codec import Codec
 from stratalog.record.codec.bulk import compress_many, decompress_many, packed_bound_bytes
@@ -47,8 +47,6 @@ from stratalog.segment.names import MAX_OFFSET
 VALUE_BYTES = (20, 100, 1024, 10_240)
 STEPS = ("read", "CRC", "hash", "insert", "probe", "rewrite")
 _MAP_BYTES = 1 << 30
-
-Rows = list[tuple[Hashes, Int64s]]
 
 
 class Stopwatch:
@@ -85,13 +83,13 @@ def run_steps(log: BenchLog) -> dict[str, float]:
     watch = Stopwatch()
     context = IndexContext.of(job)
     reports: list[ChunkReport] = []
-    rows: Rows = []
+    pieces: list[KeyRows] = []
 
-    def ignore(hashes: Hashes, offsets: Int64s) -> None:
+    def ignore(rows: KeyRows) -> None:
         pass
 
-    def keep(hashes: Hashes, offsets: Int64s) -> None:
-        rows.append((hashes.copy(), offsets.copy()))
+    def keep(rows: KeyRows) -> None:
+        pieces.append(KeyRows(rows.hashes.copy(), rows.offsets.copy()))
 
     def index(segment: SourceSegment, chunk: Chunk) -> None:
         watch.time("CRC", scan_chunk, chunk, job.spec, -1, scratch)
@@ -109,12 +107,12 @@ def run_steps(log: BenchLog) -> dict[str, float]:
 
     each_chunk(job, scratch, watch, index)
     offset_map = OffsetMap(memory_bytes=_MAP_BYTES)
-    for hashes, offsets in rows:
-        watch.time("insert", offset_map.add, hashes, offsets, scratch)
+    for rows in pieces:
+        watch.time("insert", offset_map.add, rows, scratch)
     assert offset_map.used == log.keys, (offset_map.used, log.keys)
     superseded = 0
-    for hashes, offsets in rows:
-        superseded += len(watch.time("probe", offset_map.superseded, hashes, offsets, scratch))
+    for rows in pieces:
+        superseded += len(watch.time("probe", offset_map.superseded, rows, scratch))
     assert superseded == log.records - log.keys, superseded
     markers = settle((report.transactions for report in reports), job.aborted)
     live, dead = offset_map.offsets(), np.empty(0, np.int64)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from struct import iter_unpack
 
 from tests.naive import files
 from tests.naive.records import COMMIT, Batch, Record, parse_log
+from tests.naive.versions import version_of
 
 
 def compare_partitions(expected: Path, actual: Path, before: Path | None = None) -> list[str]:
@@ -126,8 +128,16 @@ def log_start_offset(partition: Path) -> int:
     return max(moved.get(partition.name, 0), min(_bases(partition, ".log")))
 
 
-def fold(partition: Path) -> dict[bytes, bytes]:
-    """The latest value of each key for a reader of committed data from the log start on.
+def fold(
+    partition: Path,
+    settings: Mapping[str, str] | None = None,
+    end: int = 1 << 63,
+    *,
+    commits: bool = False,
+) -> dict[bytes, bytes]:
+    """The latest value of each key for a reader of committed data from the log start on, up to
+    `end`. The settings say which record is the latest; without any it is the last. `commits`: as
+    if every open transaction were committed now.
 
     Deleted keys are absent; records of aborted transactions do not count, nor does anything from
     the first open transaction on. The fate of a transaction is read from its marker, not from the
@@ -150,10 +160,13 @@ def fold(partition: Path) -> dict[bytes, bytes]:
                 open_data.setdefault(batch.producer_id, []).extend(batch.records())
             else:
                 committed += batch.records()
+    if commits:
+        committed += [record for data in open_data.values() for record in data]
+        open_since.clear()
     last_stable_offset = min(open_since.values(), default=1 << 63)
     state: dict[bytes, bytes] = {}
-    for record in sorted(committed, key=lambda r: r.offset):
-        if record.key is None or not start <= record.offset < last_stable_offset:
+    for record in sorted(committed, key=lambda r: (version_of(r, settings or {}), r.offset)):
+        if record.key is None or not start <= record.offset < min(end, last_stable_offset):
             continue
         if record.value is None:
             state.pop(record.key, None)

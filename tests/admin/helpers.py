@@ -93,12 +93,13 @@ def run(
     now_ms: int = NOW_MS,
     engine: Callable[[], Engine] = local_engine,
     on_progress: Callable[[Progress], None] = lambda _: None,
+    top: int = 0,
 ) -> CompactionReport:
     """`compact` with the local engine."""
     settings = resolve(given or {}, {"cleanup.policy": ("compact",)})
     return compact(
         [str(target) for target in targets],
-        CompactionOptions(mode, settings, None if out is None else str(out), keep_active),
+        CompactionOptions(mode, settings, None if out is None else str(out), keep_active, top),
         engine,
         DISK,
         FixedClock(now_ms),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stratalog.log.mending import BASE, LAST, POSITION, follow_one_another, plan_mending
+from stratalog.log.mending import BASE, LAST, POSITION, SIZE, follow_one_another, plan_mending
 from stratalog.record.builder import NewRecord, build_batch
 from stratalog.segment.log_file import LogFile
 from stratalog.segment.names import MAX_OFFSET
@@ -31,7 +31,7 @@ def kept(tmp_path: Path, data: bytes, base: int = 0, limit: int = MAX_OFFSET) ->
     path.write_bytes(data)
     log = LogFile.open(DISK, str(path))
     mending = plan_mending(log, base, len(data), limit)
-    covered = sum(gap.size_bytes for gap in mending.gaps) + mending.kept_bytes
+    covered = sum(gap.size_bytes for gap in mending.gaps) + int(mending.kept[:, SIZE].sum())
     assert covered == len(data)
     for row in mending.kept.tolist():
         assert data[row[POSITION] : row[POSITION] + 8] == row[BASE].to_bytes(8, "big")

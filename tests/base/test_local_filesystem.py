@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from stratalog.base.errors import StorageFullError, StorageIOError
+from stratalog.base.errors import StorageFullError, StorageIOError, TooManyFilesError
 from stratalog.base.filesystem import LocalFileSystem, OpenMode
 
 FS = LocalFileSystem()
@@ -98,7 +98,8 @@ def failing(code: str) -> Callable[..., int]:
     [
         ("EIO", StorageIOError),
         ("EINTR", StorageIOError),
-        ("EMFILE", StorageIOError),
+        ("EMFILE", TooManyFilesError),
+        ("ENFILE", TooManyFilesError),
         ("ENOSPC", StorageFullError),
         ("EDQUOT", StorageFullError),
     ],

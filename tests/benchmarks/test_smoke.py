@@ -16,9 +16,12 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TABLES = {
     "clean_bench.py": ["Speed on two threads", "Where the time goes"],
     "spark_bench.py": ["Spark takes"],
+    "spark_read_bench.py": ["The log takes", "view=latest is"],
     "memory_bench.py": ["Bound: memory_bytes + buffers"],
     "kernels_bench.py": ["Steps on one thread", "Codecs on one thread"],
     "recovery_bench.py": ["Opening 20 partitions", "Recovering 2 MiB"],
+    "idle_bench.py": ["Jobs, processor time of one call", "Idle, 50 partitions"],
+    "cleaning_beside_bench.py": ["Beside the cleaner, logs of 2 MiB"],
     "append_bench.py": ["Appending on one thread, page cache", "Steps without flush"],
 }
 

@@ -15,7 +15,7 @@ from typing import Any
 from stratalog.base.clock import FixedClock
 from stratalog.base.filesystem import FileSystem, LocalFileSystem
 from stratalog.clean.engine import Engine, Progress
-from stratalog.clean.job import ActiveProducer, CleanedPartition, CleaningJob, CleanSpec
+from stratalog.clean.job import ActiveProducer, CleanedPartition, CleaningJob, CleanSpec, Order
 from stratalog.clean.plan import PartitionState, SegmentState, plan_clean, range_of
 from stratalog.clean.policy import CleanableRange
 from stratalog.log import swap
@@ -162,6 +162,9 @@ def spec_of(inputs: Inputs, **changes: Any) -> CleanSpec:
         segment_index_bytes=inputs.number("segment.index.bytes"),
         index_interval_bytes=inputs.number("index.interval.bytes"),
         max_keys=inputs.map_limit,
+        by_segment=inputs.settings.get("tombstone.horizon") == "segment",
+        order=Order(inputs.settings.get("compaction.strategy", "offset")),
+        version_header=inputs.settings.get("compaction.strategy.header", ""),
     )
     return replace(spec, **changes)
 

@@ -14,7 +14,7 @@ from random import Random
 import pytest
 
 from stratalog.clean.engine import Progress
-from stratalog.clean.job import CleanedPartition
+from stratalog.clean.job import Drops
 from stratalog.clean.local_engine import LocalEngine
 from stratalog.record.kernel.compile import JIT
 from tests.clean.driving import (
@@ -62,7 +62,7 @@ def features_of(seed: int) -> Features:
 
 @pytest.mark.requirement(
     *("CMP-1", "CMP-2", "CMP-3", "CMP-4", "CMP-5", "CMP-7", "CMP-8", "CMP-10", "CMP-11"),
-    *("CMP-13", "CMP-14", "CMP-15", "CMP-18"),
+    *("CMP-13", "CMP-14", "CMP-15", "CMP-18", "CLN-10"),
 )
 @pytest.mark.parametrize("limited", [True, False], ids=["limit of keys", "any number of keys"])
 def test_local_engine_makes_what_the_naive_twin_makes(
@@ -92,15 +92,15 @@ def test_local_engine_makes_what_the_naive_twin_makes(
             cleaned_count += 1
             assert cleaned.end_offset == expected.end_offset, case.name
             assert cleaned.keys == expected.map_entries, case.name
-            _check_drops(cleaned, expected.drops, case.name)
+            _check_drops(cleaned.volume.drops, expected.drops, case.name)
+            _check_drops(cleaned.volume.dropped_bytes, expected.dropped_bytes, case.name)
     assert cleaned_count > len(seeds(50)) // 2
     count_cases(
         f"random logs, naive = local engine, {'with a' if limited else 'no'} limit", cleaned_count
     )
 
 
-def _check_drops(cleaned: CleanedPartition, expected: Mapping[str, int], name: str) -> None:
-    drops = cleaned.volume.drops
+def _check_drops(drops: Drops, expected: Mapping[str, int], name: str) -> None:
     counted = {
         "superseded": drops.superseded,
         "tombstone": drops.tombstone_expired,

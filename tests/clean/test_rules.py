@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
+from stratalog.clean.job import CleanedPartition
 from stratalog.clean.local_engine import LocalEngine
+from stratalog.record.kernel.compile import JIT
 from tests.clean.driving import (
     FS,
     NOW_MS,
@@ -15,14 +19,19 @@ from tests.clean.driving import (
     batch_of,
     case_of,
     clean_case,
+    clean_naively,
     move_checkpoint,
+    place,
+    range_and_job,
+    run,
     surviving,
     write_case,
 )
 from tests.naive import files
 from tests.naive.files import Aborted
+from tests.naive.logs import Features, write_random_log
 from tests.naive.records import Batch, build_marker, build_v2, parse_log
-from tests.oracle import golden_rounds
+from tests.oracle import compare_partitions, golden_rounds
 
 HOUR_MS = 3_600_000
 
@@ -209,3 +218,97 @@ def test_a_full_map_ends_the_round_after_what_needs_no_place_in_it(tmp_path: Pat
     cleaned = clean_case(engine(), case, max_keys=2)
     assert cleaned is not None
     assert cleaned.end_offset == 4
+
+
+# ---------------------------------------------------------------- forgotten tombstones (CLN-11)
+
+
+def forget(case: Case, *offsets: int) -> CleanedPartition:
+    """A round in place in which these tombstones go at once."""
+    _, job = range_and_job(case)
+    assert job is not None
+    (cleaned,) = run(engine(), [replace(job, forgotten=offsets)])
+    place(case, cleaned)
+    return cleaned
+
+
+@pytest.mark.requirement("CLN-11", "CMP-8")
+@pytest.mark.parametrize("first_dirty", [0, 4], ids=["in the dirty part", "in the clean part"])
+@pytest.mark.parametrize("by_segment", [False, True])
+def test_a_forgotten_tombstone_goes_at_once(
+    first_dirty: int, by_segment: bool, tmp_path: Path
+) -> None:
+    """It alone: the other tombstone of its batch waits for its time, the value stays."""
+    settings = {"tombstone.horizon": "segment"} if by_segment else {}
+    tombstones = batch_of(0, (b"a", None), (b"b", None), (b"c", b"1"))
+    segments = {0: [tombstones, batch_of(3, (b"d", b"1"))], 4: [batch_of(4, (b"e", b"1"))], 5: []}
+    case = write_case(tmp_path / "log", segments, settings)
+    move_checkpoint(case, first_dirty)
+    cleaned = forget(case, 0)
+    assert list(surviving(case.partition)) == [1, 2, 3, 4]
+    assert cleaned.volume.drops.tombstone_expired == cleaned.volume.drops.total == 1
+    (first, *rest) = batches_of(case)
+    assert first.horizon_ms == (None if by_segment else NOW_MS + 24 * HOUR_MS)
+    assert [batch.raw for batch in rest] == [*segments[0][1:], *segments[4]]
+    assert cleaned.next_expiry_ms == first.horizon_ms
+
+
+@pytest.mark.requirement("CLN-11")
+def test_only_a_tombstone_that_is_its_key_s_last_is_forgotten(tmp_path: Path) -> None:
+    """An offset of a value says nothing; one with a later record of its key goes for that."""
+    batches = [batch_of(0, (b"a", b"1"), (b"b", None)), batch_of(2, (b"b", b"2"), (None, None))]
+    case = write_case(tmp_path / "log", {0: batches, 4: []})
+    cleaned = forget(case, 3, 2, 1, 0)
+    assert surviving(case.partition) == {0: (b"a", b"1"), 2: (b"b", b"2")}
+    drops = cleaned.volume.drops
+    assert (drops.superseded, drops.no_key, drops.tombstone_expired) == (1, 1, 0)
+
+
+@pytest.mark.requirement("CLN-11")
+def test_a_tombstone_past_the_end_of_the_round_is_not_forgotten_yet(tmp_path: Path) -> None:
+    case = write_case(tmp_path / "log", {0: [batch_of(0, (b"a", b"1"), (b"b", None))], 2: []})
+    _, job = range_and_job(case, max_keys=1)
+    assert job is not None
+    (cleaned,) = run(engine(), [replace(job, forgotten=(1,))])
+    assert cleaned.end_offset == 1
+    assert cleaned.volume.drops.total == 0
+
+
+@pytest.mark.requirement("CLN-11", "CMP-13")
+def test_the_last_batch_of_the_range_outlives_its_forgotten_tombstone(tmp_path: Path) -> None:
+    case = write_case(tmp_path / "log", {0: [batch_of(0, (b"a", b"1"), (b"a", None))], 2: []})
+    cleaned = forget(case, 1)
+    (batch,) = batches_of(case)
+    assert (batch.base_offset, batch.last_offset, batch.count) == (0, 1, 0)
+    assert batch.horizon_ms is None
+    assert cleaned.next_expiry_ms is None
+
+
+@pytest.mark.requirement("CLN-11", "CMP-13", "CMP-15", "LOG-4")
+def test_random_logs_forget_as_the_naive_twin_does(
+    tmp_path: Path, count_cases: Callable[[str, int], None]
+) -> None:
+    """Half of all tombstones, whatever else they are; the old formats in every third log."""
+    forgotten_count = 0
+    for seed in range(36 if JIT else 3):
+        directory = tmp_path / f"{seed}"
+        directory.mkdir()
+        log = write_random_log(seed, directory, Features(legacy=seed % 3 == 0))
+        chosen = [o for o, (_, value) in surviving(log.partition).items() if value is None]
+        forgotten = frozenset(Random(seed).sample(chosen, (len(chosen) + 1) // 2))
+        case = Case(f"seed {seed}", log.partition, replace(log.inputs, forgotten=forgotten))
+        before = case.copied(tmp_path / f"{seed}-before")
+        expected = clean_naively(before, tmp_path / f"{seed}-naive")
+        usual = clean_naively(before, tmp_path / f"{seed}-usual", forgotten=frozenset())
+        _, job = range_and_job(case, chunk_bytes=[500, 1 << 20][seed % 2])
+        assert (job is not None) == expected.cleaned
+        if job is None:
+            continue
+        cleaned = forget(case, *forgotten)
+        made = tmp_path / f"{seed}-naive" / case.partition.name
+        assert compare_partitions(made, case.partition, before.partition) == [], case.name
+        assert cleaned.volume.drops.tombstone_expired == expected.drops["tombstone"], case.name
+        assert cleaned.next_expiry_ms == expected.next_expiry_ms, case.name
+        forgotten_count += expected.drops["tombstone"] - usual.drops["tombstone"]
+    assert forgotten_count > (20 if JIT else 0)
+    count_cases("tombstones forgotten in random logs", forgotten_count)

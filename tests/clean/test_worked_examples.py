@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -16,7 +18,6 @@ from tests.clean.driving import (
     FS,
     NOW_MS,
     Case,
-    Pair,
     batch_of,
     clean_case,
     place,
@@ -26,17 +27,13 @@ from tests.clean.driving import (
     write_case,
 )
 from tests.log.recording import RecordingFileSystem
+from tests.naive import files
 
 MIB = 1 << 20
 
 
 def engine() -> LocalEngine:
     return LocalEngine(FS, threads=1)
-
-
-def pairs(keys: str) -> list[Pair]:
-    """A record a letter; its value is its place."""
-    return [(key.encode(), b"%d" % place) for place, key in enumerate(keys)]
 
 
 @pytest.mark.requirement("EX-2", "CMP-5")
@@ -87,33 +84,76 @@ def read_from(case: Case, offset: int) -> list[int]:
         return [record.offset for record in log.read_records(offset)]
 
 
-@pytest.mark.requirement("EX-6", "LOG-2", "LOG-10")
-def test_ex_6_a_reader_misses_nothing_but_what_was_superseded(tmp_path: Path) -> None:
-    """Rounds to 13 and to 20; a reader at 3, one at each cleaner point."""
-    #       0123456789012 3456789 01234567
-    keys = "bfacafgfhijkl abcdeee xxxxxxxx".replace(" ", "")
-    records = pairs(keys)
-    segments = {0: [batch_of(0, *records[:13])], 13: []}
-    case = write_case(tmp_path / "1", segments)
-    clean_case(engine(), case)
-    left = list(surviving(case.partition))
-    assert 4 in left
-    assert 2 not in left
-    assert read_from(case, 13) == []
+class ThreeHeads:
+    """The log of EX-5 and EX-6: heads 0 to 12, 13 to 19 and 20 to 27, a round after each roll.
 
-    segments = {
-        0: [batch_of(o, (k, v)) for o, (k, v) in surviving(case.partition).items()],
-        13: [batch_of(13, *records[13:20])],
-        20: [batch_of(20, *records[20:])],
-    }
-    case = write_case(tmp_path / "2", segments)
-    (tmp_path / "2" / "cleaner-offset-checkpoint").write_text("0\n1\ntopic 0 13\n")
-    clean_case(engine(), case)
-    assert read_from(case, 20) == list(range(20, 28))
-    # The record at 4 is gone: a reader that was at 3 gets the next one that there is.
-    assert read_from(case, 3)[0] == 6
-    seen = {keys[offset] for offset in read_from(case, 3)}
-    assert seen >= set(keys) - set("bfac") | set("abc")
+    Keys h, j, k, l are deleted at 8, 10, 11 and 12: `delete.retention.ms` passes between the
+    rounds. 18 and 19 have no key and go for that; their batch's header stays, as the range's last.
+    """
+
+    KEYS = ("ahcjkdblhejkl", "bbaaa", "xxxxxxxx")
+    DELETIONS: ClassVar = {8: b"h", 10: b"j", 11: b"k", 12: b"l"}
+
+    def __init__(self, log_dir: Path) -> None:
+        first, second, third = (
+            [(bytes([key]), b"%d" % place) for place, key in enumerate(head.encode())]
+            for head in self.KEYS
+        )
+        for offset, key in self.DELETIONS.items():
+            first[offset] = (key, None)
+        self.heads = {
+            0: [batch_of(0, *first)],
+            13: [batch_of(13, *second), batch_of(18, (None, b"x"), (None, b"y"))],
+            20: [batch_of(20, *third)],
+        }
+        settings = {"delete.retention.ms": "1000"}
+        self.case = write_case(log_dir, {0: self.heads[0], 13: self.heads[13]}, settings)
+
+    def first_round(self) -> None:
+        cleaned = clean_case(engine(), self.case)
+        assert cleaned is not None
+        assert cleaned.end_offset == 13
+
+    def second_round(self) -> None:
+        data = b"".join(self.heads[20])
+        partition = self.case.partition
+        files.write_segment(partition, 20, data, [], interval_bytes=4096, mtime_ms=NOW_MS)
+        later = replace(self.case, inputs=replace(self.case.inputs, now_ms=NOW_MS + 1000))
+        cleaned = clean_case(engine(), later)
+        assert cleaned is not None
+        assert cleaned.end_offset == 20
+
+
+@pytest.mark.requirement("EX-5", "CMP-1", "LOG-2")
+def test_ex_5_the_cleaner_point_moves_on(tmp_path: Path) -> None:
+    """Cleaner point 0 -> 13 -> 20, third head 20 to 28."""
+    log = ThreeHeads(tmp_path / "log")
+    assert list(surviving(log.case.partition)) == list(range(20))
+    log.first_round()
+    left = list(surviving(log.case.partition))
+    assert left == [0, 2, 5, 6, 8, 9, 10, 11, 12, *range(13, 20)]
+    log.second_round()
+    left = list(surviving(log.case.partition))
+    assert left == [2, 5, 9, 14, 17, *range(20, 28)]
+    for offset in (15, 16, 17):
+        assert read_from(log.case, offset)[0] == 17
+
+
+@pytest.mark.requirement("EX-6", "CMP-20", "LOG-2", "LOG-10")
+def test_ex_6_a_reader_misses_nothing_but_what_was_superseded(tmp_path: Path) -> None:
+    """A reader at 3; the log is cleaned from 0 to 12 and 4 is gone: it gets 5 next."""
+    log = ThreeHeads(tmp_path / "log")
+    seen = read_from(log.case, 0)
+    assert seen[:4] == [0, 1, 2, 3]  # the slow reader comes to here, the fast one to 13
+    fast = [offset for offset in seen if offset < 13]
+    log.first_round()
+    slow = [0, 1, 2, 3, *read_from(log.case, 4)]
+    assert slow[4] == 5
+    fast += [offset for offset in read_from(log.case, 13) if offset < 20]
+    log.second_round()
+    # A reader at 13 after round 1, or 20 after round 2, has missed nothing.
+    assert fast + read_from(log.case, 20) == list(range(28))
+    assert read_from(log.case, 4)[0] == 5
 
 
 @pytest.mark.requirement("EX-8", "CMP-12")

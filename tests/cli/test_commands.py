@@ -130,7 +130,10 @@ def test_config_is_obeyed(log_dir: Path, shell: Shell) -> None:
         (["--dry-run", "--config", "segment.bytes=5"], "Value must be at least 1048576"),
         (["--dry-run", "--config", "segment.bytes"], "not of the form NAME=VALUE"),
         (["--dry-run", "--config", "cleanup.policy=delete"], "without compact"),
-        (["--dry-run", "--config", "tombstone.horizon=segment"], "Not available yet"),
+        (
+            ["--dry-run", "--config", "compaction.strategy=header"],
+            "Needs compaction.strategy.header",
+        ),
         (["--dry-run", "--engine", "local", "--master", "local[2]"], "--master is for"),
         (["--dry-run", "--master", "local[2]", "--threads", "2"], "--threads goes with"),
         (["--dry-run", "--engine", "flink"], "flink"),

@@ -13,17 +13,17 @@ from tests.admin.helpers import records, tree, write_log
 
 _INTERRUPTED = """
 import os, signal, sys
-from stratalog.clean import local_engine
+from stratalog.clean import meter
 from stratalog.cli import main
 
-add = local_engine._Meter.add
+add = meter.Meter.add
 
 def add_and_interrupt(meter, size_bytes):
     if meter.phase == "rewrite":
         os.kill(os.getpid(), signal.SIGINT)
     add(meter, size_bytes)
 
-local_engine._Meter.add = add_and_interrupt
+meter.Meter.add = add_and_interrupt
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from stratalog.base.errors import UsageError
-from stratalog.config.kinds import Kind
+from stratalog.config.book import SettingsBook
+from stratalog.config.kinds import parse
 from stratalog.config.settings import DEFAULT, parse_pairs, resolve, setting
-from stratalog.config.table import TABLE, WITHOUT_EFFECT
+from tests.oracle import rounds
 
 HOUR_MS = 3_600_000
 DELAY = "log.segment.delete.delay.ms"
@@ -43,7 +46,18 @@ SCHEDULER = "log.flush.scheduler.interval.ms"
         ("producer.id.expiration.ms", 24 * HOUR_MS),
         ("log.cleaner.dedupe.buffer.size", 128 << 20),
         ("log.cleaner.io.buffer.load.factor", 0.9),
+        ("log.cleaner.enable", True),
+        ("log.cleaner.threads", 1),
+        ("log.cleaner.io.buffer.size", 512 << 10),
+        ("log.cleaner.io.max.bytes.per.second", math.inf),
+        ("log.cleaner.backoff.ms", 15_000),
+        ("compression.gzip.level", -1),
+        ("compression.lz4.level", 9),
+        ("compression.zstd.level", 3),
+        ("min.insync.replicas", 1),
+        ("local.retention.ms", -2),
         ("tombstone.horizon", "batch"),
+        ("compaction.strategy", "offset"),
         ("internal.segment.bytes", None),
     ],
 )
@@ -84,7 +98,20 @@ def test_defaults_are_kafkas(name: str, default: object) -> None:
         ("log.flush.scheduler.interval.ms", "0", "Value must be at least 1"),
         ("num.recovery.threads.per.data.dir", "0", "Value must be at least 1"),
         ("log.dirs", "", "Value must not be empty"),
-        ("tombstone.horizon", "segment", "Not available yet"),
+        ("tombstone.horizon", "record", "String must be one of: batch, segment"),
+        ("compaction.strategy", "version", "String must be one of: offset, timestamp, header"),
+        ("compaction.strategy", "header", "Needs compaction.strategy.header"),
+        ("cleaner.engine", "flink", "String must be one of: auto, local, spark"),
+        ("cleaner.history.size", "0", "Value must be at least 1"),
+        ("cleaner.history.size", "1048577", "Value must be no more than 1048576"),
+        ("log.cleaner.io.max.bytes.per.second", "0", "Value must be more than 0"),
+        ("log.cleaner.enable", "1", "Expected value to be either true or false"),
+        ("compression.gzip.level", "0", "Value must be at least 1"),
+        ("compression.gzip.level", "10", "Value must be no more than 9"),
+        ("compression.lz4.level", "18", "Value must be no more than 17"),
+        ("compression.zstd.level", "-131073", "Value must be at least -131072"),
+        ("min.insync.replicas", "0", "Value must be at least 1"),
+        ("local.retention.ms", "-3", "Value must be at least -2"),
         ("log.cleaner.dedupe.buffer.size", "23", "Too small for one key"),
         ("log.cleaner.threads", "0", "Value must be at least 1"),
     ],
@@ -231,11 +258,6 @@ def test_a_name_like_no_other_is_refused_without_a_guess() -> None:
         resolve({"xyzzy": "1"})
 
 
-def test_lags_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"min.compaction.lag.ms \(9\) > max.compaction.lag.ms"):
-        resolve({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"})
-
-
 @pytest.mark.requirement("CMP-5", "EX-2")
 @pytest.mark.parametrize(
     ("given", "keys"),
@@ -266,24 +288,76 @@ def test_keys_of_a_round(given: dict[str, str], keys: int | None) -> None:
     assert resolve(given).max_keys == keys
 
 
+@pytest.mark.requirement("CFG-1")
 def test_what_nothing_obeys_is_accepted_and_named() -> None:
-    settings = resolve({"min.insync.replicas": "2", "segment.ms": "5"})
-    assert settings.without_effect == ("min.insync.replicas",)
-    assert not WITHOUT_EFFECT & {row.name for row in TABLE}
+    settings = resolve({"min.insync.replicas": "2", "segment.ms": "5", "log.preallocate": "true"})
+    assert settings.without_effect == ("min.insync.replicas", "log.preallocate")
+    assert settings.flag("preallocate")
 
 
-def test_every_row_says_what_it_does_and_each_name_is_there_once() -> None:
-    names = [name for row in TABLE for name in (row.name, *(s.name for s in row.synonyms))]
-    # compression.type is the one name that topics and brokers share, and the scheduler's interval
-    # the one that is a setting of its own and the last word on another.
-    assert {name for name in names if names.count(name) > 1} == {SCHEDULER}
-    for row in TABLE:
-        assert row.doc.endswith(".")
-        assert row.default is None or row.rule(row.default) is None
-        assert all(s.factor == 1 or row.kind is Kind.LONG for s in row.synonyms)
-    assert setting("segment.ms").effect.value == "when the next segment is begun"
-    with pytest.raises(UsageError):
-        setting("segment.bits")
+@pytest.mark.requirement("CFG-1", "CMP-17")
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "8"}, "conflict topic config"),
+        ({"cleaner.retry.backoff.ms": "3600001"}, r"\(3600001\) is more than .*\(3600000\)"),
+        (
+            {"remote.storage.enable": "true", "cleanup.policy": "compact,delete"},
+            "Remote log storage only supports topics with cleanup.policy=delete",
+        ),
+        (
+            {"remote.storage.enable": "true", "local.retention.ms": "-1"},
+            "Value must not be -1 as retention.ms value is set as 604800000",
+        ),
+        (
+            {
+                "remote.storage.enable": "true",
+                "retention.bytes": "5",
+                "log.local.retention.bytes": "6",
+            },
+            (
+                "6 for configuration local.retention.bytes: Value must not be more than "
+                "retention.bytes property value: 5"
+            ),
+        ),
+    ],
+)
+def test_what_is_valid_alone_and_not_together(given: dict[str, str], rule: str) -> None:
+    with pytest.raises(UsageError, match=rule):
+        resolve(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"min.compaction.lag.ms": "9", "max.compaction.lag.ms": "9"},
+        {"compaction.strategy": "header", "compaction.strategy.header": "v"},
+        {"remote.storage.enable": "true", "cleanup.policy": ""},
+        {"remote.storage.enable": "true", "retention.ms": "-1", "local.retention.ms": "-1"},
+        {"remote.storage.enable": "true", "retention.ms": "5", "local.retention.ms": "5"},
+        # As in Kafka, these say nothing without the remote store.
+        {"retention.ms": "5", "local.retention.ms": "6"},
+        {"cleaner.retry.backoff.ms": "5", "cleaner.retry.backoff.max.ms": "5"},
+    ],
+)
+def test_what_goes_together(given: dict[str, str]) -> None:
+    settings = resolve(given)
+    assert all(settings.is_given(name) for name in given)
+
+
+@pytest.mark.requirement("CFG-1")
+def test_the_settings_of_kafkas_rounds_resolve() -> None:
+    """What real brokers cleaned by comes out as it was, defaults included."""
+    seen = {tuple(sorted(found.settings.items())) for found in rounds()}
+    assert len(seen) > 10
+    for items in seen:
+        given = dict(items)
+        given["internal.segment.bytes"] = given.pop("segment.bytes")  # below what Kafka 4 takes
+        settings = SettingsBook(topics={"t": given}).of("t")
+        assert settings.values == resolve(given).values
+        for name, text in given.items():
+            assert settings.values[name] == parse(name, text, setting(name).kind)
+            assert str(settings.origin(name)) == f"DYNAMIC_TOPIC_CONFIG:{name}={text}"
 
 
 @pytest.mark.parametrize("pair", ["segment.ms", "=5", "", " = "])

@@ -18,9 +18,9 @@ def test_there_is_something_to_run() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_block_runs(number: int, tmp_path: Path) -> None:
+def test_a_block_runs_after_those_before_it(number: int, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BLOCKS[number]],
+        [sys.executable, "-c", "\n".join(BLOCKS[: number + 1])],
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -26,7 +26,7 @@ def open_log(
     """Open (or create) the log in `directory`; `changes`: settings, and arguments of `open`."""
     arguments = {
         name: changes.pop(name)
-        for name in ("create", "read_only", "repair_tail", "log_start_offset", "unclean")
+        for name in ("create", "read_only", "may_be_torn", "log_start_offset", "unclean")
         if name in changes
     }
     arguments.setdefault("create", not arguments.get("read_only"))

@@ -320,7 +320,7 @@ def test_readers_are_told_of_an_interrupted_swap_by_name(
     copy = tmp_path / "golden-0"
     shutil.copytree(golden_dir / "crash-states" / state / "golden-0", copy)
     before = contents(copy)
-    for repair_tail in (False, True):
+    for may_be_torn in (False, True):
         with pytest.raises(LogChangedError, match=file):
             PartitionLog.open(
                 str(copy),
@@ -328,7 +328,7 @@ def test_readers_are_told_of_an_interrupted_swap_by_name(
                 FS,
                 FixedClock(NOW),
                 read_only=True,
-                repair_tail=repair_tail,
+                may_be_torn=may_be_torn,
             )
     assert contents(copy) == before
 

@@ -114,7 +114,7 @@ def test_readers_are_told_of_a_swap_by_name(tmp_path: Path, state: str) -> None:
     name = file_name(7, FileKind.LOG, FileState(state))
     (directory / name).write_bytes(b"")
     before = contents(directory)
-    ways: list[dict[str, Any]] = [{}, {"repair_tail": True}, {"create": False}]
+    ways: list[dict[str, Any]] = [{}, {"may_be_torn": True}, {"create": False}]
     for arguments in ways:
         with pytest.raises(LogChangedError, match=name):
             open_log(directory, read_only=True, **arguments)
@@ -266,7 +266,7 @@ def test_a_torn_end_is_an_error_unless_it_may_be_cut_off(tmp_path: Path) -> None
             kept.close()
             (directory / QUARANTINE).unlink()
             assert contents(directory) == before
-        reader = open_log(directory, read_only=True, repair_tail=True)
+        reader = open_log(directory, read_only=True, may_be_torn=True)
         assert reader.log_end_offset == end
         assert offsets_of(reader) == [o for o in ALL if o < end]
         reader.close()

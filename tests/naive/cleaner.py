@@ -11,14 +11,24 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
-from tests.naive import files
+from tests.naive import codecs, files
 from tests.naive.files import Aborted, Segment
 from tests.naive.plan import Inputs, Range, cleanable_range, group_segments, overlapping
-from tests.naive.records import Batch, Record, build_legacy, build_v2, parse_log
+from tests.naive.records import (
+    Batch,
+    Record,
+    _legacy_body,
+    _read_varint,
+    build_legacy,
+    build_v2,
+    parse_log,
+)
 from tests.naive.transactions import Transactions, collect_aborted
+from tests.naive.versions import VersionMap, build_version_map, strategy_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +36,13 @@ class OffsetMap:
     offsets: Mapping[bytes, int]
     latest_offset: int
     full: bool
+
+    def supersedes(self, record: Record) -> bool:
+        assert record.key is not None
+        return record.offset < self.offsets.get(record.key, -1)
+
+    def outranks_later(self, record: Record) -> bool:
+        return False  # what comes later is newer
 
 
 @dataclass(frozen=True)
@@ -47,7 +64,8 @@ class Group:
 class Result:
     """`cleaned` is False if there was nothing to do; then `groups` is empty and `end_offset` is
     `first_dirty`. `checkpoint` is the one to write (None: none). `drops` counts records by reason:
-    superseded, tombstone, aborted, control, no_key."""
+    superseded, tombstone, aborted, control, no_key; `dropped_bytes` their bytes. `next_expiry_ms`:
+    the first deadline of what stays and goes when it has come."""
 
     cleaned: bool
     range: Range
@@ -59,6 +77,8 @@ class Result:
     records_read: int
     records_kept: int
     drops: Mapping[str, int]
+    next_expiry_ms: int | None = None
+    dropped_bytes: Mapping[str, int] = field(default_factory=Counter)
 
 
 def clean(partition: Path, inputs: Inputs) -> Result:
@@ -69,7 +89,9 @@ def clean(partition: Path, inputs: Inputs) -> Result:
         return Result(
             False, bounds, bounds.first_dirty, 0, False, (), bounds.checkpoint, 0, 0, Counter()
         )
-    offset_map = build_offset_map(segments, bounds, inputs)
+    by_offset = strategy_of(inputs.settings) == "offset"
+    build_map = build_offset_map if by_offset else build_version_map
+    offset_map = build_map(segments, bounds, inputs)
     end_offset = offset_map.latest_offset + 1
     cleaning = Cleaning(segments, bounds, offset_map, inputs)
     groups = [
@@ -87,6 +109,8 @@ def clean(partition: Path, inputs: Inputs) -> Result:
         cleaning.records_read,
         cleaning.records_kept,
         cleaning.drops,
+        min(cleaning.deadlines_ms, default=None),
+        cleaning.dropped_bytes,
     )
 
 
@@ -120,7 +144,7 @@ class Cleaning:
         self,
         segments: Sequence[Segment],
         bounds: Range,
-        offset_map: OffsetMap,
+        offset_map: OffsetMap | VersionMap,
         inputs: Inputs,
     ) -> None:
         self.segments = segments
@@ -130,8 +154,11 @@ class Cleaning:
         self.retention_ms = inputs.number("delete.retention.ms")
         self.transactions = Transactions()
         self.drops: Counter[str] = Counter()
+        self.dropped_bytes: Counter[str] = Counter()
         self.records_read = 0
         self.records_kept = 0
+        self.deadlines_ms: list[int] = []
+        self.by_segment = inputs.settings.get("tombstone.horizon") == "segment"
         cleaned = overlapping(segments, 0, bounds.first_dirty)
         self.legacy_horizon_ms = cleaned[-1].mtime_ms - self.retention_ms if cleaned else 0
 
@@ -155,25 +182,38 @@ class Cleaning:
             marker_of_nothing, entry = self.transactions.read_control(batch)
             if entry is not None:
                 aborted.append(entry)
-            horizon = batch.horizon_ms
-            discard = marker_of_nothing and horizon is not None and horizon <= self.inputs.now_ms
+            discard = marker_of_nothing and self.is_over(batch, segment, batch.last_offset)
         else:
             discard = self.transactions.read_data(batch)
         keep_header = self.must_keep_header(batch)
         records = batch.records()
         if not discard or keep_header:
             self.records_read += len(records)  # Kafka does not look into what it drops whole
-        kept = [record for record in records if self.keeps(record, batch, segment, discard)]
+        reasons = [self.drop_reason(record, batch, segment, discard) for record in records]
+        self.count_drops(batch, reasons)
+        kept = [record for record, why in zip(records, reasons, strict=True) if why is None]
         self.records_kept += len(kept)
         if not kept:
             return emptied(batch) if keep_header and batch.magic == 2 else b""
         has_tombstone = any(record.value is None for record in kept)
         needs_horizon = (
-            batch.magic == 2 and (has_tombstone or marker_of_nothing) and batch.horizon_ms is None
+            batch.magic == 2
+            and (has_tombstone or marker_of_nothing)
+            and batch.horizon_ms is None
+            and not self.by_segment
         )
+        horizon = self.inputs.now_ms + self.retention_ms if needs_horizon else batch.horizon_ms
+        waits = marker_of_nothing or any(
+            not batch.control
+            and r.value is None
+            and r.offset <= self.map.latest_offset
+            and not self.is_over(batch, segment, r.offset)
+            for r in kept
+        )
+        if waits and horizon is not None and not self.by_segment:
+            self.deadlines_ms.append(horizon)
         if len(kept) == len(records) and not needs_horizon:
             return batch.raw
-        horizon = self.inputs.now_ms + self.retention_ms if needs_horizon else batch.horizon_ms
         return rewritten(batch, kept, horizon)
 
     def must_keep_header(self, batch: Batch) -> bool:
@@ -187,11 +227,19 @@ class Cleaning:
             return batch.control and batch.producer_epoch == epoch
         return batch.last_offset == last_data_offset
 
-    def keeps(self, record: Record, batch: Batch, segment: Segment, discard: bool) -> bool:
-        reason = self.drop_reason(record, batch, segment, discard)
-        if reason is not None:
-            self.drops[reason] += 1
-        return reason is None
+    def count_drops(self, batch: Batch, reasons: Sequence[str | None]) -> None:
+        """A record counts its bytes before compression; but a batch that goes as a whole, for one
+        reason, what it takes in the file, of format 2 without its header."""
+        if not any(reasons):
+            return
+        sizes = record_sizes(batch)
+        if len(set(reasons)) == 1:
+            whole = len(batch.raw) - (61 if batch.magic == 2 else 0)
+            sizes = [whole] + [0] * (len(sizes) - 1)
+        for reason, size in zip(reasons, sizes, strict=True):
+            if reason is not None:
+                self.drops[reason] += 1
+                self.dropped_bytes[reason] += size
 
     def drop_reason(
         self, record: Record, batch: Batch, segment: Segment, discard: bool
@@ -202,14 +250,39 @@ class Cleaning:
             return None
         if record.key is None:
             return "no_key"
-        if record.offset < self.map.offsets.get(record.key, -1):
+        if self.map.supersedes(record):
             return "superseded"
         if record.value is not None:
             return None
-        if batch.magic == 2:
-            horizon = batch.horizon_ms
-            return None if horizon is None or self.inputs.now_ms < horizon else "tombstone"
-        return None if segment.mtime_ms > self.legacy_horizon_ms else "tombstone"
+        forgotten = record.offset in self.inputs.forgotten
+        if not forgotten and not self.is_over(batch, segment, record.offset):
+            return None
+        return None if self.map.outranks_later(record) else "tombstone"
+
+    def is_over(self, batch: Batch, segment: Segment, offset: int) -> bool:
+        """Whether the time of the batch's tombstone or marker at `offset` has come."""
+        if self.by_segment and offset >= self.bounds.first_dirty:
+            return False
+        if batch.magic < 2 or self.by_segment:
+            return segment.mtime_ms <= self.legacy_horizon_ms
+        return batch.horizon_ms is not None and batch.horizon_ms <= self.inputs.now_ms
+
+
+def record_sizes(batch: Batch) -> list[int]:
+    """Bytes of each record once unpacked: with its length, in the old formats its whole message."""
+    if batch.magic < 2:
+        if not batch.codec:
+            return [len(batch.raw)]
+        _, value = _legacy_body(batch)
+        return [len(inner.raw) for inner in parse_log(codecs.decompress(batch.codec, value or b""))]
+    data = batch.raw[61:]
+    if batch.codec:
+        data = codecs.decompress(batch.codec, data)
+    ends = [0]
+    for _ in range(batch.count):
+        length, start = _read_varint(data, ends[-1])
+        ends.append(start + length)
+    return [end - start for start, end in pairwise(ends)]
 
 
 def rewritten(batch: Batch, kept: Sequence[Record], horizon_ms: int | None) -> bytes:

@@ -21,7 +21,7 @@ from tests.naive import files
 from tests.naive.cleaner import clean, replace_segments
 from tests.naive.plan import Inputs
 from tests.naive.producers import ProducerStates
-from tests.naive.random_batches import HOUR_MS, NOW_MS, PLAIN, Features, Writer
+from tests.naive.random_batches import HOUR_MS, NOW_MS, PLAIN, VERSION_HEADER, Features, Writer
 
 __all__ = ["PLAIN", "Features", "RandomLog", "write_random_log"]
 
@@ -148,6 +148,9 @@ def _settings(writer: Writer, interval_bytes: int) -> dict[str, str]:
         "segment.bytes": str(writer.segment_bytes),
         "segment.index.bytes": random.choice(["24", "240", "10485760"]),
     }
+    if features.versions:
+        settings["compaction.strategy"] = random.choice(["timestamp", "header"])
+        settings["compaction.strategy.header"] = VERSION_HEADER.decode()
     if features.min_lag and writer.chance(0.15):
         age_ms = NOW_MS - random.randint(writer.start_ms, writer.time_ms)
         settings["min.compaction.lag.ms"] = str(max(age_ms, 0))

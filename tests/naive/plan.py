@@ -28,7 +28,8 @@ MAP_ENTRY_BYTES = 24
 @dataclass(frozen=True)
 class Inputs:
     """What a round needs beside the partition directory. `active_producers` maps a producer id
-    to its epoch and its last data offset (None: no data since the epoch changed)."""
+    to its epoch and its last data offset (None: no data since the epoch changed). `forgotten`:
+    offsets of tombstones that go at once."""
 
     settings: Mapping[str, str]
     now_ms: int
@@ -39,6 +40,7 @@ class Inputs:
     active_producers: Mapping[int, tuple[int, int | None]] | None = None
     dedupe_buffer_bytes: int = 128 << 20
     load_factor: float = 0.9
+    forgotten: frozenset[int] = frozenset()
 
     def number(self, setting: str) -> int:
         return int(self.settings.get(setting, DEFAULTS[setting]))

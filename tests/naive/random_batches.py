@@ -20,6 +20,9 @@ from tests.naive.records import (
 
 NOW_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
+VERSION_HEADER = b"version"
+_MANY = (0, 1, 1, 1, 1, 2)
+"""How many such headers a record has, each as likely."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Features:
     min_lag: bool = True
     small_map: bool = True
     legacy: bool = False
+    versions: bool = False
+    """Times out of order, and headers that hold versions in every form; off by default."""
 
 
 PLAIN = Features(
@@ -242,6 +247,8 @@ class Writer:
         return NOW_MS + self.random.choice([-HOUR_MS, -1, 0, 1, HOUR_MS])
 
     def timestamp(self) -> int:
+        if self.features.versions and self.chance(0.5):
+            return self.start_ms + self.random.randrange(48) * HOUR_MS
         if not self.features.odd_timestamps:
             return self.time_ms
         return self.time_ms + self.random.choice([0, 0, 1, 500, -70_000])
@@ -259,7 +266,29 @@ class Writer:
         headers: Headers = ()
         if features.headers and self.chance(0.1):
             headers = ((b"name", b"content"), ("näme".encode(), None))[: random.randint(1, 2)]
+        if features.versions:
+            headers += tuple((VERSION_HEADER, self.version()) for _ in range(random.choice(_MANY)))
         return Record(offset, timestamp, key, value, headers)
+
+    def version(self) -> bytes | None:
+        """A number in one of the forms that there are, or none."""
+        number = self.random.choice([0, 1, -1, 7, 12_336, 2**63 - 1, -(2**63)])
+        if self.chance(0.7):
+            number = self.random.randint(-50, 50)
+        size = max(1, (number if number >= 0 else ~number).bit_length() // 8 + 1)
+        return self.random.choice(
+            [
+                b"%d" % number,
+                b"%d" % number,
+                b"%025d" % number,
+                number.to_bytes(8, "big", signed=True),
+                number.to_bytes(size, "big", signed=True),
+                b"%d0" % 2**63,
+                b"not a number",
+                b"",
+                None,
+            ]
+        )
 
     def append(self, raw: bytes) -> None:
         (batch,) = parse_log(raw)

@@ -4,7 +4,8 @@
                         contents and names
     cuts                every disk that may be found after a cut
     explore             cuts a scenario (and the recovery after it) at every operation, judges all
-    mutants             the same with a barrier left out or two steps exchanged: is it noticed?
+    mutants, trials     the same with a barrier left out or two steps exchanged: is it noticed?
+    barriers            those that may be, and why
     faults              the nth call fails
 
 How to add a scenario
@@ -36,9 +37,9 @@ How to add a scenario
 5. When it fails, the message ends in the call of `replay` that judges this one state again; set a
    breakpoint in the judge. `image.tree()` shows what is there, `disk.trace` what has been done.
 
-6. `survivors(run, judge, seed=1, max_states=..., start=disk)` leaves out each fsync and exchanges
-   each adjacent pair, one at a time; what it answers is a barrier that no test needs, or a
-   scenario that promises too little.
+6. `survivors(run, judge, max_states=..., start=disk)` leaves out each fsync and exchanges each
+   adjacent pair, one at a time; what it answers is a barrier that no test needs, or a scenario that
+   promises too little. `test_barriers` does it for the scenarios of a log store.
 
 7. `for attach in every_fault(): ...` runs a piece of code once for every call that can fail and
    every error; see `test_faults.py`.

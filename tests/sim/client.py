@@ -6,13 +6,15 @@ Steps, by name of the topic (partition 0 of it):
 
     open                         close                       stop: leave it as it is, no close
     create T                     delete T
-    append T n                   n records in a batch        produce T p n   of producer p
+    append T n [epoch]           n records in a batch        produce T p n   of producer p
     write T p n                  in p's transaction          commit T p      abort T p
-    replicate T gap              a record that has its offset, so far past the log end
+    replicate T gap [epoch]      a record that has its offset, so far past the log end
     flush T                      roll T
     delete_records T offset      truncate T offset           retention
     swap T first last n          the sealed segments in these places become n (tests.sim.swapping)
-    checkpoint                   recovery points and starts  due ms          so much later: run_due
+    checkpoint                   recovery points and starts  wait ms         the clock, nothing else
+    due ms                       so much later: run_due
+    digest T                     tear T n                    garble T offset     (tests.sim.wrecks)
 
 What the product says is durable (`recovery_point`) is taken for a promise after every step.
 """
@@ -23,6 +25,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
+from unittest.mock import patch
+from uuid import UUID
 
 from stratalog.base.clock import FixedClock
 from stratalog.log.log_store import LOG_END, LogStore
@@ -32,7 +36,7 @@ from stratalog.log.swap import swap
 from stratalog.record.builder import NewRecord, assign_offsets, build_batch
 from stratalog.record.control import ControlType, build_marker
 from stratalog.segment.names import TopicPartition
-from tests.sim import swapping
+from tests.sim import swapping, wrecks
 from tests.sim.disk import SimDisk
 from tests.sim.explore import Journal
 from tests.sim.logs import (
@@ -42,67 +46,11 @@ from tests.sim.logs import (
     LogState,
     Sent,
     Stored,
-    check_store,
     fold,
-    recover_store,
 )
 
 Step = tuple[str | int, ...]
 EPOCH = 3
-
-
-def empty_disk() -> SimDisk:
-    disk = SimDisk()
-    disk.make_directory(DIR)
-    return disk.sync_all()
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """`before` is done, and made durable, before the power may go. `settings` of every topic."""
-
-    name: str
-    steps: tuple[Step, ...]
-    settings: LogSettings
-    before: tuple[Step, ...] = ()
-    value_bytes: int = 40
-
-    def laid(self) -> tuple[SimDisk, Client]:
-        """The disk that the steps begin with; a client that knows what is there."""
-        disk, client = self.laid_unsynced()
-        return disk.sync_all(), client
-
-    def laid_unsynced(self) -> tuple[SimDisk, Client]:
-        """The same, but what was not flushed is not durable."""
-        disk = empty_disk()
-        client = Client(disk, Journal(), self.settings, self.value_bytes)
-        client.run(self.before)
-        return disk.fork(), client
-
-    def start(self) -> SimDisk:
-        return self.laid()[0]
-
-    def run(self, disk: SimDisk, journal: Journal) -> None:
-        client = self.client(disk, journal)
-        client.run((*([] if self.is_open_first() else [("open",)]), *self.steps))
-
-    def client(self, disk: SimDisk, journal: Journal) -> Client:
-        """One that goes on where `before` ended."""
-        known = self.laid()[1]
-        client = Client(disk, journal, self.settings, self.value_bytes)
-        client.state, client.count = known.state, known.count
-        client.clock.time_ms = known.clock.time_ms
-        client.promise()
-        return client
-
-    def is_open_first(self) -> bool:
-        return bool(self.steps) and self.steps[0][0] == "open"
-
-    def judge(self, image: SimDisk, promise: object, in_flight: object) -> None:
-        check_store(self.settings, image, promise, in_flight)  # type: ignore[arg-type]
-
-    def recover(self, disk: SimDisk) -> None:
-        recover_store(self.settings, disk)
 
 
 @dataclass
@@ -115,6 +63,7 @@ class Client:
     state: dict[TopicPartition, LogState] = field(default_factory=dict)
     store: LogStore | None = None
     count: int = 0
+    deleted: int = 0
     may_fail: bool = False
 
     def run(self, steps: Iterable[Step]) -> None:
@@ -160,6 +109,10 @@ class Client:
     # -- steps -----------------------------------------------------------------------------------
 
     def do_open(self) -> None:
+        opened = {key: state._replace(is_closed=False) for key, state in self.state.items()}
+        if opened != self.state:
+            self.journal.begin(self.stored(opened))
+            self.state = opened
         self.store = LogStore.open([DIR], lambda _: self.settings, self.disk, self.clock, STORE)
 
     def do_close(self) -> None:
@@ -173,9 +126,12 @@ class Client:
         store.close()
         for key in healthy:
             self._flushed(key)
+            is_closed = len(healthy) == len(self.state)
+            self.state[key] = self.state[key]._replace(is_closed=is_closed)
 
     def do_stop(self) -> None:
         self.store = None
+        self.disk.forget_locks()
 
     def do_create(self, key: TopicPartition) -> None:
         assert self.store is not None
@@ -186,11 +142,14 @@ class Client:
     def do_delete(self, key: TopicPartition) -> None:
         assert self.store is not None
         self.begin(key, None)
-        self.store.delete(key)
+        self.deleted += 1
+        # Names by chance would make each run another one.
+        with patch("stratalog.log.log_store.uuid.uuid4", lambda: UUID(int=self.deleted)):
+            self.store.delete(key)
         del self.state[key]
 
-    def do_append(self, key: TopicPartition, n: int) -> None:
-        self._send(key, "data", n)
+    def do_append(self, key: TopicPartition, n: int, epoch: int = 0) -> None:
+        self._send(key, "data", n, epoch=epoch)
 
     def do_produce(self, key: TopicPartition, producer_id: int, n: int) -> None:
         self._send(key, "data", n, producer_id)
@@ -198,7 +157,9 @@ class Client:
     def do_write(self, key: TopicPartition, producer_id: int, n: int) -> None:
         self._send(key, "txn", n, producer_id)
 
-    def _send(self, key: TopicPartition, kind: str, n: int, producer_id: int = -1) -> None:
+    def _send(
+        self, key: TopicPartition, kind: str, n: int, producer_id: int = -1, epoch: int = 0
+    ) -> None:
         state = self.state[key]
         self.count += 1
         fill = Random(self.count).randbytes(self.value_bytes)
@@ -217,7 +178,8 @@ class Client:
             base_sequence=sequence,
             transactional=kind == "txn",
         )
-        self._append(key, kind, batch, n, producer_id, sequence, lambda log: log.append(batch))
+        sent = Sent(0, n - 1, batch, kind, producer_id, sequence)
+        self._append(key, sent, lambda log: log.append(batch, epoch), epoch)
 
     def do_commit(self, key: TopicPartition, producer_id: int) -> None:
         self._mark(key, ControlType.COMMIT, producer_id)
@@ -232,34 +194,34 @@ class Client:
         append = partial(
             PartitionLog.append_marker, kind=kind, producer_id=producer_id, producer_epoch=EPOCH
         )
-        self._append(key, kind.name.lower(), marker, 1, producer_id, -1, append)
+        self._append(key, Sent(0, 0, marker, kind.name.lower(), producer_id), append)
 
     def _append(
         self,
         key: TopicPartition,
-        kind: str,
-        batch: bytes,
-        n: int,
-        producer_id: int,
-        sequence: int,
+        sent: Sent,
         append: Callable[[PartitionLog], object],
+        epoch: int = 0,
     ) -> None:
+        """`sent` as it would be at offset 0."""
         state = self.state[key]
-        first = state.end
-        placed = bytearray(batch)
-        assign_offsets(placed, first, 0)
-        sent = Sent(first, first + n - 1, bytes(placed), kind, producer_id, sequence)
-        coming = state._replace(sent=(*state.sent, sent), end=first + n)
+        first, last = state.end, state.end + sent.last
+        placed = bytearray(sent.data)
+        assign_offsets(placed, first, epoch)
+        sent = sent._replace(first=first, last=last, data=bytes(placed))
+        coming = state._replace(sent=(*state.sent, sent), end=last + 1)
         self.begin(key, coming)
         append(self.log(key))
         assert coming.end - self.log(key).recovery_point < self.settings.flush_messages  # LOG-7
         self.state[key] = coming
 
-    def do_replicate(self, key: TopicPartition, gap: int) -> None:
+    def do_replicate(self, key: TopicPartition, gap: int, epoch: int = 0) -> None:
         """A record with an offset of its own, `gap` past the log end."""
         first = self.state[key].end + gap
         batch = build_batch(
-            [NewRecord(b"replicated", None, self.clock.now_ms() + first)], base_offset=first
+            [NewRecord(b"replicated", None, self.clock.now_ms() + first)],
+            base_offset=first,
+            leader_epoch=epoch,
         )
         sent = Sent(first, first, batch)
         coming = self.state[key]._replace(sent=(*self.state[key].sent, sent), end=first + 1)
@@ -321,6 +283,17 @@ class Client:
         )
         self.state[key] = coming
 
+    def do_digest(self, key: TopicPartition) -> None:
+        wrecks.store_digest(self.disk, self.log(key))
+
+    def do_tear(self, key: TopicPartition, count: int) -> None:
+        path, self.store = self.log(key).path, None
+        self.state[key] = wrecks.tear(self.disk, path, self.state[key], count)
+
+    def do_garble(self, key: TopicPartition, offset: int) -> None:
+        path, self.store = self.log(key).path, None
+        self.state[key] = wrecks.garble(self.disk, path, self.state[key], offset)
+
     def do_retention(self) -> None:
         assert self.store is not None
         assert self.store.plan_retention() or self.may_fail, "nothing to delete"
@@ -346,6 +319,9 @@ class Client:
             start = max(coming[key].start, made.new_log_start_offset)
             coming[key] = coming[key]._replace(start=start)
         return coming
+
+    def do_wait(self, ms: int) -> None:
+        self.clock.time_ms += ms
 
     def do_due(self, ms: int) -> None:
         """So much later (ms). Retention may be due, or not."""

@@ -142,6 +142,10 @@ def plain_states(disk: SimDisk) -> Iterator[CrashState]:
         for j in range(i, -1, -1):
             alone |= cutter.needs[j] if alone >> j & 1 else 0
         found += [(lost, whole), (lost, kept), (alone, whole)]
+    for subset in dict.fromkeys([everything, *(lost for lost, _ in found[4:])]):
+        for number in cutter.dirty:
+            torn = range(2, len(cutter.variants(number)))
+            found += [(subset, {**whole, number: variant}) for variant in torn]
     seen: set[int] = set()
     for place, (subset, chosen) in enumerate(found):
         fingerprint = cutter.fingerprint(subset, chosen)

@@ -4,9 +4,9 @@
     ...                       # product code meets StorageFullError
     faults.heal()             # space was freed
 
-Errors are those of `LocalFileSystem`: `StorageFullError` for ENOSPC and EDQUOT, else
-`StorageIOError`. Each error strikes only calls that can meet it on a real disk (`MEETS`), and only
-those are counted.
+Errors are those of `LocalFileSystem`: `StorageFullError` for ENOSPC and EDQUOT,
+`TooManyFilesError` for EMFILE, else `StorageIOError`. Each error strikes only calls that can meet
+it on a real disk (`MEETS`), and only those are counted.
 A failed fsync loses what was to be synced (tests/sim/disk.py, I4).
 """
 
@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from stratalog.base.errors import StorageFullError, StorageIOError
+from stratalog.base.errors import StorageFullError, StorageIOError, TooManyFilesError
 from tests.sim.disk import SimDisk
 from tests.sim.nodes import Call, PartialWrite
 
@@ -33,6 +33,13 @@ MEETS: dict[str, frozenset[str]] = {
     "SHORT_WRITE": frozenset(("write",)),
 }
 """Which calls can fail how. SHORT_WRITE: half of the bytes are written, then the disk is full."""
+
+KINDS: dict[str, type[StorageIOError]] = {
+    "ENOSPC": StorageFullError,
+    "EDQUOT": StorageFullError,
+    "EMFILE": TooManyFilesError,
+}
+"""The errors that no disk is to blame for."""
 
 
 @dataclass
@@ -84,7 +91,7 @@ def _size_of(call: Call) -> int:
 
 
 def _error_of(name: str, path: str) -> StorageIOError:
-    kind = StorageFullError if name in ("ENOSPC", "EDQUOT") else StorageIOError
+    kind = KINDS.get(name, StorageIOError)
     return kind(f"{path}: {os.strerror(getattr(errno, name))}")
 
 

@@ -48,12 +48,14 @@ class Sent(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """See the module. `end`: the log end offset, which may lie past the last batch."""
+    """See the module. `end`: the log end offset, which may lie past the last batch. `is_closed`:
+    the next open need not scan."""
 
     sent: tuple[Sent, ...] = ()
     flushed: int = 0
     start: int = 0
     end: int = 0
+    is_closed: bool = False
 
 
 Stored = tuple[tuple[TopicPartition, LogState], ...]
@@ -113,17 +115,29 @@ def recover_store(settings: LogSettings, disk: SimDisk) -> None:
 
 
 def check_store(
-    settings: LogSettings, image: SimDisk, promise: Hashable, in_flight: Hashable
+    settings: LogSettings,
+    image: SimDisk,
+    promise: Hashable,
+    in_flight: Hashable,
+    *,
+    strict: bool = False,
 ) -> None:
-    """A judge, but for its first argument. Both values are `Stored`; None before any promise."""
+    """A judge, but for its first argument. Both values are `Stored`; None before any promise.
+
+    `strict`: what was closed is not scanned, and every batch is looked up.
+    """
     promised: dict[TopicPartition, LogState] = dict(promise or ())  # type: ignore[call-overload]
     coming = promised if in_flight is None else dict(in_flight)  # type: ignore[call-overload]
     allowed = {key: {promised.get(key), coming.get(key)} for key in {*promised, *coming}}
-    check_partitions(settings, image, allowed)
+    check_partitions(settings, image, allowed, strict=strict)
 
 
 def check_partitions(
-    settings: LogSettings, image: SimDisk, allowed: dict[TopicPartition, set[LogState | None]]
+    settings: LogSettings,
+    image: SimDisk,
+    allowed: dict[TopicPartition, set[LogState | None]],
+    *,
+    strict: bool = False,
 ) -> None:
     """Each partition is in one of its states; None: it is not there."""
     store = opened_store(image, settings)
@@ -141,7 +155,9 @@ def check_partitions(
         found = tuple(stored_batches(log))
         problems = [differs(log, found, state) for state in states if state is not None]
         assert None in problems, f"{key}: {problems}"
-        check_log(image, log, found)
+        if strict and all(state is not None and state.is_closed for state in states):
+            assert log.recovery is None, f"{key} was closed, and is scanned"
+        check_log(image, log, found, strict=strict)
     check_checkpoints(image, store)
 
 
@@ -177,7 +193,20 @@ def differs(log: PartitionLog, found: tuple[bytes, ...], state: LogState) -> str
     expected = tuple(b.data for b in sent)
     if found != expected:
         return f"batches to {end}: {_offsets(found)} instead of {_offsets(expected)}"
-    return _producers_differ(log, state, sent)
+    return _epochs_differ(log, state, found) or _producers_differ(log, state, sent)
+
+
+def _epochs_differ(log: PartitionLog, state: LogState, found: tuple[bytes, ...]) -> str | None:
+    """Kafka goes by them when it takes the directory over: of what was flushed they are known."""
+    for data in found:
+        (batch,) = batches(data)
+        header, first = batch.header, max(batch.header.base_offset, state.start)
+        if header.leader_epoch < 0 or header.last_offset >= state.flushed:
+            continue
+        known = [entry.epoch for entry in log.leader_epochs if entry.start_offset <= first]
+        if not known or known[-1] != header.leader_epoch:
+            return f"{first} is of leader epoch {header.leader_epoch}, not of {known[-1:]}"
+    return None
 
 
 def _offsets(found: tuple[bytes, ...]) -> list[int]:
@@ -214,20 +243,16 @@ def _producers_differ(log: PartitionLog, state: LogState, survived: tuple[Sent, 
     return None if aborted == expected else f"aborted: {aborted} instead of {expected}"
 
 
-def check_log(image: SimDisk, log: PartitionLog, found: tuple[bytes, ...]) -> None:
+def check_log(
+    image: SimDisk, log: PartitionLog, found: tuple[bytes, ...], *, strict: bool = False
+) -> None:
     """It can be searched, nothing unfinished is left, and it goes on where it ends."""
     if found:
         # One that the image picks: all of them in all images would take most of the time.
-        number = image.next_node + len(found[-1]) + log.log_end_offset
-        (batch,) = batches(found[number % len(found)])
-        header = batch.header
-        placed = next(iter(log.read_batches(max(header.base_offset, log.log_start_offset))))
-        assert placed.header.base_offset == header.base_offset, "found by its offset"
-        first = None if header.is_control else next(batch.records(), None)
-        if first is not None and first.offset >= log.log_start_offset:
-            at = log.offset_for_timestamp(first.timestamp)
-            assert at is not None, "not found by its timestamp"
-            assert at.offset == first.offset, "found by its timestamp"
+        number = (image.next_node + len(found[-1]) + log.log_end_offset) % len(found)
+        times = list(_times(found, log.log_start_offset))
+        for data in found if strict else found[number : number + 1]:
+            _check_found(log, data, times)
     for name in image.list_directory(log.path):
         parsed = parse(name)
         assert parsed is None or parsed.state is FileState.FINAL, name
@@ -238,9 +263,32 @@ def check_log(image: SimDisk, log: PartitionLog, found: tuple[bytes, ...]) -> No
     assert log.log_end_offset == end + 1
 
 
+def _times(found: tuple[bytes, ...], start: int) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record."""
+    for data in found:
+        (batch,) = batches(data)
+        if not batch.header.is_control:
+            yield from ((r.offset, r.timestamp) for r in batch.records() if r.offset >= start)
+
+
+def _check_found(log: PartitionLog, data: bytes, times: list[tuple[int, int]]) -> None:
+    (batch,) = batches(data)
+    header = batch.header
+    placed = next(iter(log.read_batches(max(header.base_offset, log.log_start_offset))))
+    assert placed.header.base_offset == header.base_offset, "found by its offset"
+    first = None if header.is_control else next(batch.records(), None)
+    if first is not None and first.offset >= log.log_start_offset:
+        at = log.offset_for_timestamp(first.timestamp)
+        assert at is not None, "not found by its timestamp"
+        earliest = next(offset for offset, time in times if time >= first.timestamp)
+        assert at.offset == earliest, "found by its timestamp"
+
+
 def check_checkpoints(image: SimDisk, store: LogStore) -> None:
     """No checkpoint speaks of what is not there: records that come later would be taken for it."""
     for name in ("cleaner-offset-checkpoint", "recovery-point-offset-checkpoint"):
         for key, offset in read_checkpoint(image, os.path.join(DIR, name)).items():
             if key in store.partitions():
                 assert offset < store.get(key).log_end_offset, f"{name}: {key} at {offset}"
+    # Nobody here reads Kafka's own; Kafka refuses a directory with one that is not whole.
+    read_checkpoint(image, os.path.join(DIR, "replication-offset-checkpoint"))

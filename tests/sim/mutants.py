@@ -1,25 +1,27 @@
-"""Does each barrier matter? The same scenario with one fsync left out, or two steps exchanged.
+"""A scenario with one fsync left out, or with two adjacent steps exchanged.
 
-    survivors(scenario, judge, seed=1, max_states=2_000, start=disk) == []
+    for mutation in mutations(scenario, start):
+        mutated(scenario, mutation)         the same scenario, changed there; `trials` judges it
 
 `Mutant` stands between the product and a `SimDisk`. Its changes are counted as the disk counts
-them; one is left out (an fsync that says it is done), or comes after the next one. What a mutated
-scenario leaves is explored as usual: a mutant is caught when a judge complains, or when the
-scenario itself fails, which happens when a step needed the one before it.
+them; one is left out (an fsync that says it is done), or comes after the next one.
+
+A step is named by what it does and who asks for it: `fsync_directory partition @ recovery.recover`,
+whichever segment or partition it is about. Two steps with one name are one site.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Hashable, Iterator
+import re
+import sys
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from stratalog.base.filesystem import OpenMode
-from tests.sim.cuts import plain_states
 from tests.sim.disk import SimDisk
-from tests.sim.explore import Journal, Judge, Scenario, explore, points_of
+from tests.sim.explore import Journal, Scenario
 from tests.sim.file import SimFile
 from tests.sim.nodes import Call
 
@@ -27,10 +29,33 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 SYNCS = frozenset(("fsync", "fsync_directory"))
-MOVABLE = frozenset(
-    (*SYNCS, "write", "truncate", "rename", "unlink", "set_modified", "remove_directory")
+BOTH = ("drop", "swap")
+_OF_ONE_FILE = frozenset(("write", "truncate", "fsync"))
+_PARTITION = re.compile(r"^[a-z]+-\d+$")
+_DOOMED = re.compile(r"^[a-z]+-\d+\.[0-9a-f]{32}-delete$")
+_WHO_ONLY_PASSES_ON = frozenset(
+    (
+        *("tests.sim.disk", "tests.sim.file", "tests.sim.explore", __name__),
+        *("stratalog.base.filesystem", "stratalog.segment.log_file"),
+        *("stratalog.log.checkpoint", "stratalog.log.leader_epochs"),
+    )
 )
-"""Changes that answer nothing, so that they can come later than they were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A change, and the function that asked for it."""
+
+    call: Call
+    place: str
+
+    def __str__(self) -> str:
+        name = os.path.basename(self.call.path)
+        if _DOOMED.match(name):
+            name = "doomed"
+        elif _PARTITION.match(name):
+            name = "partition"
+        return f"{self.call.kind} {re.sub('[0-9]', '', name)} @ {self.place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +64,15 @@ class Mutation:
 
     kind: str
     operation: int
-    calls: tuple[Call, ...]
+    steps: tuple[Step, ...]
 
     def __str__(self) -> str:
         what = "without" if self.kind == "drop" else "exchanged"
-        return f"{what} {self.operation}: {' <-> '.join(map(str, self.calls))}"
+        return f"{what} {self.operation}: {' <-> '.join(str(step.call) for step in self.steps)}"
 
     @property
-    def site(self) -> tuple[str, ...]:
-        """The kind of step, whichever segment it is about: names without their digits."""
-        digits = str.maketrans("", "", "0123456789")
-        names = (f"{c.kind} {os.path.basename(c.path)}".translate(digits) for c in self.calls)
-        return (self.kind, *names)
+    def site(self) -> str:
+        return " <-> ".join(map(str, self.steps))
 
 
 class Mutant:
@@ -61,45 +83,59 @@ class Mutant:
         self._drop = drop
         self._swap = swap
         self._count = 0
-        self._postponed: Callable[[], None] | None = None
+        self._postponed: Callable[[], object] | None = None
 
     def __getattr__(self, name: str) -> Any:
         """What only asks, or answers something, goes through."""
         return getattr(self._disk, name)
 
-    def step(self, kind: str, change: Callable[[], Any]) -> Any:
-        """Do a change now, later or never. Any change but the first of a swap brings that one."""
+    def step(self, kind: str, change: Callable[[], object]) -> None:
+        """Do a change now, later or never. The next one that happens brings what was postponed."""
         before, place = self._disk.operations, self._count
         if kind in SYNCS and place == self._drop:
             self._count += 1
-            return None
-        if kind in MOVABLE and place == self._swap:
+            return
+        if place == self._swap and self._postponed is None:
             self._count += 1
             self._postponed = change
-            return None
+            return
         try:
-            answer = change()
+            change()
         finally:
-            self._count += self._disk.operations - before
+            happened = self._disk.operations - before
+            self._count += happened
+            if happened:
+                self.finish()
+
+    def finish(self) -> None:
+        """Do what was postponed: the scenario may be over."""
         postponed, self._postponed = self._postponed, None
         if postponed is not None:
             postponed()
-        return answer
-
-    def finish(self) -> None:
-        """The scenario is over."""
-        if self._postponed is not None:
-            self._postponed()
 
     def open(self, path: str, mode: OpenMode) -> MutantFile:
-        kind = "create" if mode == "create" else "open"
-        return MutantFile(self, self.step(kind, lambda: self._disk.open(path, mode)))
+        file = MutantFile(self, path)
+        if mode == "create":
+            self.step("create", lambda: file.open(self._disk, mode))
+        else:
+            file.open(self._disk, mode)
+        return file
 
     def lock(self, path: str, *, exclusive: bool) -> Callable[[], None]:
-        return self.step("lock", lambda: self._disk.lock(path, exclusive=exclusive))
+        """Never postponed: it answers something. It is about processes, no cut finds it held."""
+        before = self._disk.operations
+        release = self._disk.lock(path, exclusive=exclusive)
+        happened = self._disk.operations - before
+        self._count += happened
+        if happened:
+            self.finish()
+        return release
 
     def make_directory(self, path: str) -> None:
-        self.step("make_directory", lambda: self._disk.make_directory(path))
+        if self._disk.is_directory(path):
+            self._disk.make_directory(path)
+        else:
+            self.step("make_directory", lambda: self._disk.make_directory(path))
 
     def remove_directory(self, path: str) -> None:
         self.step("remove_directory", lambda: self._disk.remove_directory(path))
@@ -118,120 +154,102 @@ class Mutant:
 
 
 class MutantFile:
-    """An open file of a `Mutant`. A close waits for nothing: what was postponed still happens."""
+    """An open file of a `Mutant`; empty as long as its creation is postponed. A close waits for
+    nothing: what was postponed still happens."""
 
-    def __init__(self, mutant: Mutant, file: SimFile):
+    def __init__(self, mutant: Mutant, path: str):
         self._mutant = mutant
-        self._file = file
+        self._path = path
+        self._file: SimFile | None = None
+
+    def open(self, disk: SimDisk, mode: OpenMode) -> None:
+        self._file = disk.open(self._path, mode)
 
     @property
     def path(self) -> str:
-        return self._file.path
+        return self._path
+
+    def _there(self) -> SimFile:
+        assert self._file is not None, f"{self._path}: its creation is postponed"
+        return self._file
 
     def pread_into(self, buffer: Buffer, position: int) -> int:
-        return self._file.pread_into(buffer, position)
+        return 0 if self._file is None else self._file.pread_into(buffer, position)
 
     def size_bytes(self) -> int:
-        return self._file.size_bytes()
+        return 0 if self._file is None else self._file.size_bytes()
 
     def file_id(self) -> int:
-        return self._file.file_id()
+        return self._there().file_id()
 
     def pwrite(self, data: Buffer, position: int) -> None:
         kept = bytes(data)
-        self._mutant.step("write", lambda: self._file.pwrite(kept, position))
+        self._mutant.step("write", lambda: self._there().pwrite(kept, position))
 
     def truncate(self, size_bytes: int) -> None:
-        self._mutant.step("truncate", lambda: self._file.truncate(size_bytes))
+        self._mutant.step("truncate", lambda: self._there().truncate(size_bytes))
 
     def fsync(self) -> None:
-        self._mutant.step("fsync", self._file.fsync)
+        self._mutant.step("fsync", lambda: self._there().fsync())
 
     def close(self) -> None:
         """Left open: the program is over soon, and a postponed step may need it."""
 
 
-def mutated(scenario: Scenario, *, drop: int | None = None, swap: int | None = None) -> Scenario:
+def mutated(scenario: Scenario, mutation: Mutation) -> Scenario:
     """The scenario with one operation left out or postponed."""
 
     def run(disk: SimDisk, journal: Journal) -> None:
-        mutant = Mutant(disk, drop=drop, swap=swap)
-        scenario(mutant, journal)
+        is_drop = mutation.kind == "drop"
+        at = mutation.operation
+        mutant = Mutant(disk, drop=at) if is_drop else Mutant(disk, swap=at)
+        scenario(mutant, journal)  # type: ignore[arg-type]
         mutant.finish()
 
     return run
 
 
+def steps_of(scenario: Scenario, start: SimDisk | None = None) -> list[Step]:
+    """All changes of a scenario, in order."""
+    disk, steps = (start or SimDisk()).fork(), []
+
+    def note(call: Call) -> None:
+        if call.changes:
+            steps.append(Step(call, _place()))
+
+    disk.hook = note
+    scenario(disk, Journal())
+    return steps
+
+
+def _place() -> str:
+    """The function that asks the disk for something, `module.function`."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None:
+        module, function = frame.f_globals["__name__"], frame.f_code.co_name
+        if module not in _WHO_ONLY_PASSES_ON and not function.startswith("<"):
+            return f"{module.rpartition('.')[2]}.{function.strip('_').removesuffix('_locked')}"
+        frame = frame.f_back
+    return "nobody"
+
+
 def mutations(
-    scenario: Scenario, start: SimDisk | None = None, kinds: Collection[str] = ("drop", "swap")
+    scenario: Scenario, start: SimDisk | None = None, kinds: Collection[str] = BOTH
 ) -> Iterator[Mutation]:
-    """Every barrier to drop and every adjacent pair to exchange. Pairs that cannot make a
-    difference are left out: two fsyncs of files, and an fsync before a write of another file."""
-    calls = [point.call for point in points_of(scenario, start) if point.call is not None]
-    for i, call in enumerate(calls):
-        if "drop" in kinds and call.kind in SYNCS:
-            yield Mutation("drop", i, (call,))
-        if "swap" in kinds and call.kind in MOVABLE and i + 1 < len(calls):
-            following = calls[i + 1]
-            if {call.kind, following.kind} & SYNCS and not _is_harmless(call, following):
-                yield Mutation("swap", i, (call, following))
+    """Every barrier to drop and every adjacent pair to exchange.
 
-
-def _is_harmless(first: Call, second: Call) -> bool:
-    """The one is a file's fsync, the other is about another file's content."""
-    of_files = {"fsync", "write", "truncate", "set_modified"}
-    return {first.kind, second.kind} <= of_files and (
-        first.path != second.path or first.kind == second.kind
-    )
-
-
-def survivors(
-    scenario: Scenario,
-    judge: Judge,
-    *,
-    seed: int,
-    max_states: int,
-    start: SimDisk | None = None,
-    kinds: Collection[str] = ("drop", "swap"),
-    skip: Callable[[Mutation], bool] = lambda _: False,
-) -> tuple[list[Mutation], int]:
-    """The mutations that nothing catches, and how many were tried.
-
-    `skip`: mutations that are known to be harmless; say why beside it.
+    No pair are a file's creation and what is done to the file that it answers, and a lock and what
+    follows (`Mutant.lock`).
     """
-    alive, tried = [], 0
-    for mutation in mutations(scenario, start, kinds):
-        if skip(mutation):
-            continue
-        tried += 1
-        if not is_caught(mutation, scenario, judge, seed=seed, max_states=max_states, start=start):
-            alive.append(mutation)
-    return alive, tried
+    steps = steps_of(scenario, start)
+    for i, step in enumerate(steps):
+        if "drop" in kinds and step.call.kind in SYNCS:
+            yield Mutation("drop", i, (step,))
+        if "swap" in kinds and i + 1 < len(steps) and _is_pair(step.call, steps[i + 1].call):
+            yield Mutation("swap", i, (step, steps[i + 1]))
 
 
-def is_caught(
-    mutation: Mutation,
-    scenario: Scenario,
-    judge: Judge,
-    *,
-    seed: int,
-    max_states: int,
-    start: SimDisk | None = None,
-) -> bool:
-    """Whether a judge complains, or the scenario itself. What shows most is looked at first."""
-    changed = mutated(scenario, **{mutation.kind: mutation.operation})
-    try:
-        points = list(points_of(changed, start))[mutation.operation :]
-        seen: set[tuple[int, Hashable, Hashable]] = set()
-        for first, last in ((0, 4), (4, None)):
-            for point in points:
-                for state in islice(plain_states(point.disk), first, last):
-                    key = (state.fingerprint, point.promise, point.in_flight)
-                    if key not in seen and len(seen) < max_states:
-                        seen.add(key)
-                        judge(state.disk(), point.promise, point.in_flight)
-        rest = max_states - len(seen)
-        explore(changed, judge, seed=seed, max_states=rest, start=start)
-    except Exception:  # noqa: BLE001 - by the judge or by itself, it is caught
-        return True
-    return False
+def _is_pair(first: Call, second: Call) -> bool:
+    if first.kind == "create":
+        return second.path != first.path or second.kind not in _OF_ONE_FILE
+    return first.kind != "lock"

@@ -9,7 +9,8 @@ from random import Random
 
 from stratalog.log.log_store import LOG_END
 from stratalog.log.settings import LogSettings
-from tests.sim.client import Scenario, Step
+from tests.sim.client import Step
+from tests.sim.scenario import Scenario
 
 # Small enough for indexes of several entries and for an index that matters.
 SMALL = LogSettings(index_interval_bytes=64)

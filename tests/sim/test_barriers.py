@@ -1,152 +1,108 @@
-"""Each fsync left out, each pair of steps exchanged: some scenario notices, or it is listed here.
+"""Each fsync left out, each pair of steps exchanged: some scenario notices, it is proven to make no
+difference (`trials`), or it is listed with the reason (`barriers`).
 
-A site is a kind of step, whichever segment or partition it is about. Every day each site is tried
-until a scenario catches it; a sweep tries every single step.
+Every day each site is tried twice, and again until it is caught if it is not listed; a sweep tries
+every single step of every scenario. A list that says too much fails like one that says too little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
 
 import pytest
 
-from tests.sim.mutants import is_caught, mutations
+from tests.sim.barriers import HARMLESS, MISSED_TWICE_CUT, NEEDLESS, SHOWN_BY
+from tests.sim.mutants import Mutation
 from tests.sim.scenarios import DELETING, DURABILITY, PLACES, SWAPS
-from tests.sim.sweeps import IS_SWEEP, budget
+from tests.sim.sweeps import IS_SWEEP
+from tests.sim.trials import Original, Trial
+from tests.sim.unclean import UNCLEAN
 
-SCENARIOS = (*DURABILITY, *DELETING, *PLACES, *SWAPS)
-EVERY_DAY = (
-    *("every append is on the disk", "every third record is on the disk", "flushed by the clock"),
-    *("transactions over a roll", "opened after a close", "aborted below the recovery point"),
-    *("retention by time takes everything", "truncated between flushed batches"),
-    *("truncated inside a segment", "one of two is deleted and made again"),
-    *("deleted after a close, made again after the next", "3 segments become 2"),
-)
-Site = tuple[str, ...]
-
-NEEDLESS: dict[Site, str] = {
-    ("drop", "fsync replication-offset-checkpoint.tmp"): "for Kafka; nobody here reads it",
-    ("drop", "fsync .index.truncate-.part"): "an index that is not whole is made anew",
-    ("drop", "fsync .timeindex.truncate-.part"): "below a sector it is whole or made anew",
-    ("drop", "fsync .txnindex.truncate-.part"): "of the active segment: a roll syncs it",
-    ("drop", "fsync .index.test-.part"): "as above",
-    ("drop", "fsync .timeindex.test-.part"): "as above",
-    ("drop", "fsync_directory b-"): "of leader epochs: the next flush syncs the names again",
-}
-"""Left out without harm, and why."""
+SCENARIOS = (*UNCLEAN, *DURABILITY, *DELETING, *PLACES, *SWAPS)
+LISTED = {"drop": NEEDLESS, "swap": HARMLESS}
+STATES, STATES_AT_LAST = (200, 1_000) if IS_SWEEP else (25, 600)
+TRIES = 1 << 62 if IS_SWEEP else 2
 
 
-def harmless(site: Site) -> str | None:
-    """Why two steps may change places without harm; None: they may not."""
-    _, first, second = site
-    for reason, pairs in EXCHANGED.items():
-        if (first, second) in pairs:
-            return reason
-    if first.startswith("fsync_directory") and not second.startswith(("fsync", "rename")):
-        return "what comes next is durable by a barrier of its own, or means nothing without it"
-    if "-.part" in first and second.startswith("rename .log"):
-        return "what is `.cleaned` means nothing before the intent"
-    if first.startswith(("write .index", "write .timeindex", "write .txnindex")):
-        return "an index that is not whole is made anew"
-    if first.startswith("rename .") and "index" in first:
-        return "an index that is not there is made anew"
-    return None
+@dataclass
+class Outcome:
+    """Of one site. `caught`: how; `survived`: where it was not, and is not proven harmless;
+    `wrong`: where it is proven harmless, and caught."""
+
+    tried: int = 0
+    caught: str | None = None
+    survived: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def note(self, where: str, trial: Trial) -> None:
+        self.tried += 1
+        self.caught = self.caught or trial.caught
+        if trial.is_equal and trial.caught is not None:
+            self.wrong.append(f"{where}: {trial.caught}")
+        if not trial.is_equal and trial.caught is None:
+            self.survived.append(where)
 
 
-EXCHANGED: dict[str, tuple[tuple[str, str], ...]] = {
-    "the next barrier comes before anything relies on it": (
-        ("fsync .index.test-.part", "create .timeindex.test-.part"),
-        ("fsync .index.truncate-.part", "create .timeindex.truncate-.part"),
-        ("fsync .log", "fsync_directory a-"),
-        ("fsync .log.test-.part", "create .index.test-.part"),
-        ("fsync .log.truncate-.part", "set_modified .log.truncate-.part"),
-        ("fsync .timeindex", "create .index"),
-        ("fsync .timeindex", "fsync_directory a-"),
-        ("fsync .timeindex.test-.part", "create .log.test-.part"),
-        ("fsync .timeindex.test-.part", "create .txnindex.test-.part"),
-        ("fsync .timeindex.truncate-.part", "create .txnindex.truncate-.part"),
-        ("truncate .timeindex", "fsync_directory b-"),
-    ),
-    "that it is there says everything": (("write .kafka_cleanshutdown", "fsync_directory data"),),
-    "an older point, or an empty file, only makes the scan longer": (
-        (
-            "fsync recovery-point-offset-checkpoint.tmp",
-            "rename recovery-point-offset-checkpoint.tmp",
-        ),
-        ("fsync replication-offset-checkpoint.tmp", "rename replication-offset-checkpoint.tmp"),
-        ("rename recovery-point-offset-checkpoint.tmp", "fsync_directory data"),
-        ("rename replication-offset-checkpoint.tmp", "fsync_directory data"),
-        (
-            "write recovery-point-offset-checkpoint.tmp",
-            "fsync recovery-point-offset-checkpoint.tmp",
-        ),
-        ("write replication-offset-checkpoint.tmp", "fsync replication-offset-checkpoint.tmp"),
-    ),
-    "both are done before anything relies on them": (
-        ("fsync_directory .stratalog", "fsync_directory a-"),
-        ("fsync .txnindex", "fsync_directory a-"),
-        ("fsync_directory .stratalog", "rename .log.cleaned"),
-        ("fsync_directory a-", "fsync_directory a-"),
-        ("fsync_directory data", "rename b-"),
-    ),
-    "OPEN: the deletion is not durable when it returns": (("rename b-", "fsync_directory data"),),
-    "epochs above the log's end are cut off; the next flush syncs the names": (
-        ("rename leader-epoch-checkpoint.tmp", "fsync_directory a-"),
-    ),
-    "a digest of another file is not believed": (("unlink .digest", "fsync_directory .stratalog"),),
-    "OPEN: a torn tail right after it should tell": (
-        ("unlink .kafka_cleanshutdown", "fsync_directory data"),
-    ),
-    "OPEN: appends past the old snapshot should tell": (
-        ("unlink .snapshot", "fsync_directory a-"),
-    ),
-    "doing the swap again is harmless": (("unlink swap-intent", "fsync_directory .stratalog"),),
-}
-"""Particular pairs, by why they do no harm. OPEN: a scenario that tells is still to be found."""
+@cache
+def originals() -> dict[str, Original]:
+    return {
+        scenario.name: Original(scenario.run, scenario.judge_strictly, scenario.start())
+        for scenario in SCENARIOS
+    }
 
 
-def tried(kind: str, max_states: int) -> tuple[dict[Site, str], int]:
-    """The sites that nothing catches, with a mutation of each, and how many mutants there were."""
-    caught: set[Site] = set()
-    alive: dict[Site, str] = {}
-    mutants = 0
-    for scenario in SCENARIOS:
-        if not IS_SWEEP and scenario.name not in EVERY_DAY:
-            continue
-        start = scenario.start()
-        for mutation in mutations(scenario.run, start, [kind]):
-            site = mutation.site
-            known = site in NEEDLESS if kind == "drop" else harmless(site) is not None
-            if known or (site in caught and not IS_SWEEP):
-                continue
-            mutants += 1
-            if is_caught(
-                mutation, scenario.run, scenario.judge, seed=1, max_states=max_states, start=start
-            ):
-                caught.add(site)
-            else:
-                alive.setdefault(site, f"{scenario.name}: {mutation}")
-    left = {site: where for site, where in alive.items() if site not in caught}
-    return {site: where for site, where in left.items() if not _is_caught_late(kind, site)}, mutants
+def all_mutations(kind: str) -> Iterator[tuple[str, Original, Mutation]]:
+    for name, original in originals().items():
+        for mutation in original.mutations([kind]):
+            yield name, original, mutation
 
 
-def _is_caught_late(kind: str, site: Site) -> bool:
-    """Whether more states find it: a second look at the few that the first left."""
-    for scenario in SCENARIOS:
-        start = scenario.start()
-        for mutation in mutations(scenario.run, start, [kind]):
-            if mutation.site == site and is_caught(
-                mutation, scenario.run, scenario.judge, seed=1, max_states=12_000, start=start
-            ):
-                return True
-    return False
+def tried(kind: str) -> dict[str, Outcome]:
+    """What became of each site."""
+    found: dict[str, Outcome] = {}
+    every = list(all_mutations(kind))
+    for name, original, mutation in every:
+        site = mutation.site
+        outcome = found.setdefault(site, Outcome())
+        is_shown = SHOWN_BY.get(site) == name
+        is_next = outcome.tried < TRIES and outcome.caught is None and site not in SHOWN_BY
+        if IS_SWEEP or is_shown or is_next:
+            states = STATES_AT_LAST if is_shown else STATES
+            outcome.note(f"{name}: {mutation}", original.tried(mutation, states))
+    # The scenarios in which most is done are the last ones.
+    for name, original, mutation in reversed(every):
+        outcome = found[mutation.site]
+        is_listed = mutation.site in LISTED[kind] or mutation.site in MISSED_TWICE_CUT[kind]
+        is_known = is_listed or outcome.caught is not None
+        if outcome.survived and not is_known:
+            outcome.note(f"{name}: {mutation}", original.tried(mutation, STATES_AT_LAST))
+    return found
 
 
 @pytest.mark.sweep
 @pytest.mark.requirement("RCV-6", "RCV-3", "LOG-7", "CMP-12")
 @pytest.mark.parametrize("kind", ["drop", "swap"])
 def test_every_barrier_is_missed(kind: str, count_cases: Callable[[str, int], None]) -> None:
-    alive, mutants = tried(kind, budget(250))
-    assert alive == {}
-    assert mutants > 20
-    count_cases("barrier mutants", mutants)
+    found, listed = tried(kind), LISTED[kind]
+    assert {site: out.wrong for site, out in found.items() if out.wrong} == {}, "no proof"
+    alive = {
+        site: out.survived[0]
+        for site, out in found.items()
+        if out.survived and out.caught is None and site not in listed
+        if site not in MISSED_TWICE_CUT[kind]
+    }
+    assert alive == {}, "nothing misses it, and nobody says why"
+    gone = [site for site in (*listed, *MISSED_TWICE_CUT[kind]) if site not in found]
+    assert gone == [], "listed, and there is no such step"
+    needed = {site: found[site].caught for site in listed if found[site].caught is not None}
+    assert needed == {}, "listed, and missed after all"
+    proven = [site for site in listed if not found[site].survived]
+    assert not IS_SWEEP or proven == [], "listed, and proven without"
+    assert [site for site in SHOWN_BY if found.get(site, Outcome(caught="")).caught is None] == []
+    count_cases("barrier mutants", sum(out.tried for out in found.values()))
+    count_cases("barrier sites", len(found))
+    count_cases(
+        "barrier sites that are missed", sum(out.caught is not None for out in found.values())
+    )

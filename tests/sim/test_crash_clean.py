@@ -22,7 +22,7 @@ from stratalog.log.checkpoint import read_checkpoint
 from stratalog.log.settings import LogSettings
 from stratalog.record.batch import batches
 from stratalog.segment.names import TopicPartition
-from tests.sim.client import Client, Scenario, Step
+from tests.sim.client import Client, Step
 from tests.sim.disk import SimDisk
 from tests.sim.explore import Depth2, Journal, explore
 from tests.sim.logs import (
@@ -33,6 +33,7 @@ from tests.sim.logs import (
     recover_store,
     stored_batches,
 )
+from tests.sim.scenario import Scenario
 from tests.sim.sweeps import budget
 
 KEY = TopicPartition("a", 0)

@@ -13,9 +13,10 @@ import pytest
 
 from stratalog.segment.names import SEGMENT_KINDS, FileKind, FileState, TopicPartition, file_name
 from tests.sim import swapping
-from tests.sim.client import Client, Scenario, Step
+from tests.sim.client import Client, Step
 from tests.sim.disk import SimDisk
 from tests.sim.explore import Depth2, explore
+from tests.sim.scenario import Scenario
 from tests.sim.scenarios import COMPACTED, SIX_SEGMENTS
 from tests.sim.sweeps import budget
 

@@ -9,10 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.sim.client import Scenario
 from tests.sim.explore import Depth2, ExploreStats, explore
+from tests.sim.scenario import Scenario
 from tests.sim.scenarios import DELETING, DURABILITY, PLACES, SWAPS, random_scenario
 from tests.sim.sweeps import budget
+from tests.sim.unclean import UNCLEAN
 
 CountCases = Callable[[str, int], None]
 
@@ -43,6 +44,14 @@ def test_what_was_acknowledged_survives(scenario: Scenario, count_cases: CountCa
     assert stats.states > 700
     assert stats.recoveries > 8
     assert stats.depth2_states > 50
+
+
+@pytest.mark.sweep
+@pytest.mark.requirement("RCV-1", "RCV-3", "RCV-4", "LOG-7")
+@pytest.mark.parametrize("scenario", UNCLEAN, ids=names)
+def test_what_was_left_is_put_in_order(scenario: Scenario, count_cases: CountCases) -> None:
+    stats = explored(scenario, budget(600)).count(count_cases)
+    assert stats.states > 100
 
 
 @pytest.mark.sweep

@@ -22,7 +22,7 @@ NOW = 1_700_000_000_000
 PATH = "/data/t-0"
 SETTINGS = LogSettings(index_interval_bytes=64)
 STEPS = ("append", "append", "flush", "append", "roll", "append", "flush", "append", "append")
-FULL = ("ENOSPC", "EDQUOT", "SHORT_WRITE")
+FULL = ("ENOSPC", "EDQUOT", "SHORT_WRITE", "EMFILE")
 
 
 def opened(disk: SimDisk, flushed: int = 0) -> PartitionLog:

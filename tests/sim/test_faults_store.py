@@ -15,17 +15,18 @@ import pytest
 from stratalog.base.errors import StratalogError
 from stratalog.log.settings import LogSettings
 from stratalog.segment.names import TopicPartition
-from tests.sim.client import Scenario, Step
+from tests.sim.client import Step
 from tests.sim.cuts import plain_states
 from tests.sim.disk import SimDisk
 from tests.sim.explore import Journal
 from tests.sim.faults import MEETS, Faults
 from tests.sim.logs import LogState, Stored, check_partitions
+from tests.sim.scenario import Scenario
 from tests.sim.sweeps import IS_SWEEP
 
 STRIDE = 3
 KEY_B = TopicPartition("b", 0)
-FULL = ("ENOSPC", "EDQUOT", "SHORT_WRITE")
+FULL = ("ENOSPC", "EDQUOT", "SHORT_WRITE", "EMFILE")
 SETTINGS = LogSettings(index_interval_bytes=64, segment_bytes=900, retention_bytes=700)
 BEFORE: tuple[Step, ...] = (
     *(("create", "a"), ("append", "a", 2), ("write", "a", 5, 1), ("flush", "a"), ("roll", "a")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from tests.clean.driving import (
     segment_files,
 )
 from tests.clean.test_properties import features_of, random_case, seeds
+from tests.clean.test_versions import features_of as versions_of
 from tests.oracle import Round, compare_partitions, index_problems, rounds
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ def done(
     for seed in seeds(30):
         case = random_case(1000 + seed, root / f"random-{seed}", features_of(seed))
         prepare(case, {"max_keys": None} if seed % 3 else {})
+    for seed in seeds(6):
+        prepare(random_case(2000 + seed, root / f"versions-{seed}", versions_of(seed)), {})
     real = tasks.rewrite_task
 
     def rewrite_task(*arguments: Any, **options: Any) -> Any:
@@ -105,7 +109,7 @@ def test_spark_makes_what_kafka_made(
     count_cases("rounds of Kafka's cleaner repeated on Spark", 1)
 
 
-@pytest.mark.requirement("SPK-2", "CMP-7")
+@pytest.mark.requirement("SPK-2", "CMP-7", "CMP-17")
 def test_spark_makes_the_local_engines_bytes(
     done: dict[str, Done], count_cases: Callable[[str, int], None]
 ) -> None:
@@ -136,6 +140,48 @@ def test_a_dry_run_on_spark_counts_the_same_and_writes_nothing(
     assert {progress.total_bytes for progress in seen} == {total_bytes}
     assert all(0 <= progress.done_bytes <= total_bytes for progress in seen)
     assert seen[-1] == Progress("rewrite", total_bytes, total_bytes)
+
+
+# ---------------------------------------------------------------- giving up
+
+
+class Enough(BaseException):
+    """Not even an Exception, as Ctrl-C is none."""
+
+
+@pytest.mark.requirement("CLN-4")
+def test_whoever_watches_may_end_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks that would run for minutes are cancelled, and what was raised is raised here."""
+    real, may_run, waited = tasks.rewrite_task, str(tmp_path / "run"), str(tmp_path / "waited")
+
+    def rewrite_task(*arguments: Any, **options: Any) -> Any:
+        if not os.path.exists(may_run):
+            time.sleep(300)
+            os.close(os.open(waited, os.O_CREAT))
+        return real(*arguments, **options)
+
+    ship(monkeypatch, rewrite_task=rewrite_task)
+    cases = plain_cases(tmp_path / "logs")
+    jobs = jobs_of(cases)
+    before = contents(tmp_path / "logs")
+    told: list[Progress] = []
+
+    def stop(progress: Progress) -> None:
+        told.extend([progress] if progress.phase == "rewrite" else [])
+        if len(told) == 3:
+            raise Enough
+
+    engine = SparkEngine(spark)
+    with pytest.raises(Enough):
+        engine.clean(jobs, writes=True, on_progress=stop)
+    assert not os.path.exists(waited), "the tasks were waited for"
+    assert len(told) == 3, "told again after it had raised"
+    assert contents(tmp_path / "logs") == before
+    # The same session and engine are fit for the next job.
+    Path(may_run).touch()
+    assert_as_local(cases, run(engine, jobs), tmp_path)
 
 
 def test_nothing_to_do_is_no_job(spark: SparkSession) -> None:

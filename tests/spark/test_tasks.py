@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
+from stratalog.clean.engine import Progress
 from stratalog.clean.local_engine import LocalEngine
 from stratalog.spark import tasks
 from stratalog.spark.engine import SparkEngine
-from tests.clean.driving import FS, Case, case_of, place, range_and_job, run, segment_files
+from tests.clean.driving import (
+    FS,
+    NOW_MS,
+    Case,
+    case_of,
+    place,
+    range_and_job,
+    run,
+    segment_files,
+    surviving,
+    write_case,
+)
 from tests.clean.test_properties import features_of, random_case, seeds
+from tests.clean.test_versions import BY_TIME, events
+from tests.clean.test_versions import features_of as versions_of
+from tests.naive.random_batches import HOUR_MS
 from tests.oracle import rounds
 from tests.spark.stand_in import StandInContext, StandInSession, StandInTaskContext
 
@@ -74,6 +91,88 @@ def test_plan_gives_the_local_engines_bytes(
     assert done > len(seeds(60)) // 2
     assert repeated > 0
     count_cases("random logs, Spark's plan = local engine, on a stand-in", done)
+
+
+@pytest.mark.requirement("SPK-2", "CMP-17")
+def test_orders_of_versions_give_the_local_engines_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count_cases: Callable[[str, int], None]
+) -> None:
+    """Side by side with logs by offset in one job; also in blocks of few rows and small maps."""
+    done = 0
+    for start in range(0, len(seeds(12)), 6):
+        if start:
+            monkeypatch.setattr(tasks, "TASK_MAP_BYTES", 16 << 10)
+            monkeypatch.setattr(tasks, "ROWS_PER_BLOCK", 7)
+        engine, _ = stand_in(start, monkeypatch)
+        cases = [
+            random_case(
+                seed, tmp_path / f"{seed}", (versions_of if seed % 3 else features_of)(seed)
+            )
+            for seed in range(start, start + 6)
+        ]
+        done += assert_engines_agree(engine, cases, [{"chunk_bytes": 2048}] * len(cases))
+    assert done > len(seeds(12)) // 3
+    count_cases("random logs by timestamp or header, Spark's plan = local engine", done)
+
+
+@pytest.mark.requirement("SPK-2", "CMP-18")
+def test_what_lies_past_the_end_holds_tombstones_on_spark_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of all buckets, in several groups, by a segment too young and the active one; blocks of
+    few rows."""
+    monkeypatch.setattr(tasks, "ROWS_PER_BLOCK", 3)
+    keys = [b"%d" % number for number in range(40)]
+    segments = {
+        base: [
+            events(base + n, (key, None, 9), horizon_ms=NOW_MS - 1)
+            for n, key in enumerate(keys[base : base + 10])
+        ]
+        for base in (0, 10, 20, 30)
+    }
+    segments[40] = [events(40, *((key, b"late", 8) for key in keys[::2]), (b"x", b"young", 23))]
+    segments[70] = [events(70, *((key, b"late", 8) for key in keys[::5]))]
+    settings = {**BY_TIME, "segment.bytes": "1600", "min.compaction.lag.ms": f"{5 * HOUR_MS}"}
+    for seed in range(4):
+        engine, _ = stand_in(seed, monkeypatch)
+        case = write_case(tmp_path / f"{seed}", segments, settings)
+        assert assert_engines_agree(engine, [case], [{}]) == 1
+        left = [offset for offset in surviving(case.partition) if offset < 40]
+        assert left == [offset for offset in range(40) if offset % 2 == 0 or offset % 5 == 0]
+
+
+@pytest.mark.requirement("CLN-4")
+@pytest.mark.parametrize("late", [False, True], ids=["while it works", "when it is done"])
+def test_a_watcher_that_raises_ends_the_action_and_is_heard(
+    late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raised on the polling thread; Spark answers a cancelled job group with an error of its own,
+    or with results, if the last task was done before it heard of it."""
+    engine, context = stand_in(1, monkeypatch)
+    monkeypatch.setattr("stratalog.spark.engine._POLL_SECONDS", 0.001)
+    case = random_case(0, tmp_path / "log", features_of(0))
+    _, job = range_and_job(case, max_keys=None)
+    assert job is not None
+    cancelled, real = threading.Event(), context.runJob
+    monkeypatch.setattr(context, "cancelJobGroup", lambda _group: cancelled.set())
+
+    def run_job(*arguments: Any) -> list[Any]:
+        assert cancelled.wait(60), "the job group was not cancelled"
+        if not late:
+            raise RuntimeError("job cancelled as part of its group")
+        return real(*arguments)
+
+    monkeypatch.setattr(context, "runJob", run_job)
+    told: list[Progress] = []
+
+    def stop(progress: Progress) -> None:
+        told.append(progress)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.clean([job], writes=True, on_progress=stop)
+    assert len(told) == 2
 
 
 @pytest.mark.requirement("SPK-2")

@@ -195,7 +195,7 @@ def _planned(
                 f"{place.name}: its cleanup.policy is {','.join(told.cleanup_policy) or 'empty'}; "
                 "records are deleted only where it has delete"
             )
-        with open_to_read(place, told, filesystem, clock, repair_tail=True) as log:
+        with open_to_read(place, told, filesystem, clock, may_be_torn=True) as log:
             return _deletion(place, log.view, _offset_of(place, up_to, log.view))
     except StratalogError as error:
         return PlannedDeletion(place, error=error)

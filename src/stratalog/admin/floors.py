@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from stratalog.clean.job import CleanSpec
+from stratalog.clean.job import CleanSpec, Order
+from stratalog.clean.settings import CleanerSettings, EngineChoice, TopicCleaning, spec_of
 from stratalog.config.settings import Settings
 from stratalog.log.log_store import StoreSettings
 from stratalog.log.settings import LogSettings
@@ -43,7 +44,16 @@ def log_settings(settings: Settings) -> LogSettings:
         flush_messages=settings.integer("flush.messages"),
         flush_ms=settings.integer("flush.ms"),
         compression=_CODECS.get(settings.text("compression.type")),
+        compression_level=_compression_level(settings),
     )
+
+
+def _compression_level(settings: Settings) -> int | None:
+    """That of the topic's codec, if somebody gave one; None: the codec's own."""
+    codec = settings.text("compression.type")
+    name = f"compression.{codec}.level"
+    is_given = codec in ("gzip", "lz4", "zstd") and settings.is_given(name)
+    return settings.integer(name) if is_given else None
 
 
 def store_settings(settings: Settings) -> StoreSettings:
@@ -61,14 +71,47 @@ def store_settings(settings: Settings) -> StoreSettings:
 
 def clean_spec(settings: Settings, now_ms: int) -> CleanSpec:
     """What a round of cleaning is told, with a fresh secret for the key hash (CMP-6)."""
-    return CleanSpec(
-        now_ms,
+    return spec_of(choice_settings(settings), now_ms, max_keys=settings.max_keys)
+
+
+def choice_settings(settings: Settings) -> TopicCleaning:
+    """What the choice of a log and its rounds are told of its topic (CLN-2, CMP-17)."""
+    policy = settings.words("cleanup.policy")
+    return TopicCleaning(
+        is_compacted="compact" in policy,
+        deletes="delete" in policy,
+        min_dirty_ratio=settings.number("min.cleanable.dirty.ratio"),
+        min_lag_ms=settings.integer("min.compaction.lag.ms"),
+        max_lag_ms=settings.integer("max.compaction.lag.ms"),
         delete_retention_ms=settings.integer("delete.retention.ms"),
         segment_bytes=settings.segment_bytes,
         segment_index_bytes=settings.integer("segment.index.bytes"),
         index_interval_bytes=settings.integer("index.interval.bytes"),
-        max_keys=settings.max_keys,
+        max_message_bytes=settings.integer("max.message.bytes"),
         retain_keyless=settings.flag("compaction.retain.null.key"),
+        order=Order(settings.text("compaction.strategy")),
+        version_header=settings.text("compaction.strategy.header"),
+        by_segment=settings.text("tombstone.horizon") == "segment",
+    )
+
+
+def cleaner_settings(settings: Settings) -> CleanerSettings:
+    """What a process's cleaner is told (CLN-1)."""
+    return CleanerSettings(
+        enable=settings.flag("log.cleaner.enable"),
+        threads=settings.integer("log.cleaner.threads"),
+        dedupe_buffer_bytes=settings.integer("log.cleaner.dedupe.buffer.size"),
+        load_factor=settings.number("log.cleaner.io.buffer.load.factor"),
+        max_keys=settings.max_keys,
+        io_buffer_bytes=settings.integer("log.cleaner.io.buffer.size"),
+        io_max_bytes_per_second=settings.number("log.cleaner.io.max.bytes.per.second"),
+        backoff_ms=settings.integer("log.cleaner.backoff.ms"),
+        engine=EngineChoice(settings.text("cleaner.engine")),
+        spark_master=settings.text("cleaner.spark.master"),
+        spark_min_bytes=settings.integer("cleaner.spark.min.bytes"),
+        retry_backoff_ms=settings.integer("cleaner.retry.backoff.ms"),
+        retry_backoff_max_ms=settings.integer("cleaner.retry.backoff.max.ms"),
+        history_size=settings.integer("cleaner.history.size"),
     )
 
 

@@ -1,9 +1,10 @@
 """The latest value per key of two logs, compared: what cleaning must leave the same (CMP-18).
 
 What a log stands for is a fold over its committed records from the log start on: the last value of
-each key; a tombstone, expired or not, leaves none. It is made in two passes of hashes, of memory
-proportional to the keys: the first finds each key's last offset, the second reads what lies there.
-Keys that do not fit are worked through hash range by hash range.
+each key; a tombstone, expired or not, leaves none. What is last is said by the settings' order of
+versions (CMP-17), the one that cleaning goes by. It is made in two passes of hashes, of memory
+proportional to the keys: the first finds each key's newest offset, the second reads what lies
+there. Keys that do not fit are worked through hash range by hash range.
 
 Invariants
 - I1  Two states are equal if and only if no difference is found, but for colliding 128-bit hashes
@@ -22,13 +23,13 @@ import numpy.typing as npt
 from stratalog.admin.columns import Columns, Secret, chunk_reader, record_columns
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.dump import text_of
-from stratalog.admin.floors import log_settings
+from stratalog.admin.floors import clean_spec, log_settings
 from stratalog.admin.state import open_to_read
 from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.chunk import Int64s, Scratch, scan_chunk
 from stratalog.clean.engine import OnProgress, Progress
-from stratalog.clean.job import CleanSpec, new_secret
+from stratalog.clean.job import CleanSpec, Order
 from stratalog.clean.offset_map import OffsetMap
 from stratalog.clean.settle import aborted_columns
 from stratalog.config.settings import Settings
@@ -91,7 +92,7 @@ def compare_partitions(
 ) -> Comparison:
     """Compare the states of two directories of one partition. Raises `CorruptionError`."""
     logs = [_opened(item, settings, filesystem, clock) for item in (place, other)]
-    spec = CleanSpec(clock.now_ms(), hash_secret=new_secret())
+    spec = clean_spec(settings, clock.now_ms())
     total_bytes = 2 * sum(log.view.segments.size_bytes for log in logs)
     range_bits = 0
     while True:
@@ -131,7 +132,10 @@ def _compare(
         states = []
         for place, log in enumerate(logs):
             offset_map = OffsetMap(
-                memory_bytes=_MAP_BYTES, range_bits=range_bits, hash_range=hash_range
+                memory_bytes=_MAP_BYTES,
+                range_bits=range_bits,
+                hash_range=hash_range,
+                has_versions=spec.order is not Order.OFFSET,
             )
             state = _state(log, filesystem, spec, offset_map, on_read)
             if state is None:
@@ -154,8 +158,7 @@ def _state(
 ) -> _State | None:
     scratch = Scratch()
     for columns, chosen in _committed(log, filesystem, spec, scratch, KEYS, on_read):
-        hashes = np.ascontiguousarray(columns.keys[chosen])
-        if not offset_map.add(hashes, np.ascontiguousarray(columns.offsets[chosen]), scratch):
+        if not offset_map.add(columns.key_rows(chosen, spec.order), scratch):
             return None
     live = offset_map.offsets()
     kept_hashes: list[npt.NDArray[np.uint64]] = [np.empty((0, 4), np.uint64)]

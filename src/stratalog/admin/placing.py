@@ -110,7 +110,7 @@ def roll(
         now_ms=clock.now_ms(),
         log_start_offset=state.log_start_offset,
         writable=False,
-        repair_tail=False,
+        may_be_torn=False,
     )
     end = loaded.tail.next_offset
     assert end == partition.rolls_at, (end, partition.rolls_at)

@@ -10,12 +10,36 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from stratalog.admin.floors import log_settings
+from stratalog.config.book import SettingsBook
 from stratalog.config.settings import Settings
 from stratalog.log.settings import LogSettings
 from stratalog.segment.names import TopicPartition
 
 COMPACTED_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 """Kafka's internal topics (`Topic.java`), all made with cleanup.policy=compact."""
+
+
+_SYSTEM_WORDS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
+"""With which Kafka makes these topics: small segments, so that little waits to be cleaned."""
+
+
+def with_system_topics(book: SettingsBook) -> SettingsBook:
+    """The book, in which Kafka's own compacted topics are compacted (CLN-12), unless it says
+    something else of them by name."""
+    for topic in COMPACTED_TOPICS:
+        said = book.topics.get(topic, {})
+        missing = {name: text for name, text in _SYSTEM_WORDS.items() if name not in said}
+        if missing:
+            book = book.with_topic(topic, missing)
+    return book
+
+
+def for_system_topics(book: SettingsBook) -> SettingsBook:
+    """What holds for Kafka's own topics: a policy that the command line gives to all is not meant
+    for them; one that is said of them by name is."""
+    names = ("cleanup.policy", "log.cleanup.policy")
+    rest = {name: text for name, text in book.overrides.items() if name not in names}
+    return with_system_topics(replace(book, overrides=rest, _known={}))
 
 
 def settings_by_topic(settings: Settings) -> Callable[[TopicPartition], LogSettings]:

@@ -46,6 +46,7 @@ from stratalog.base.errors import CorruptionError, StratalogError
 from stratalog.base.filesystem import FileSystem, read_file
 from stratalog.base.limits import MAX_CHECKPOINT_BYTES
 from stratalog.clean.engine import OnProgress, Progress
+from stratalog.clean.note import read_note, write_note
 from stratalog.log.checkpoint import is_sealed
 from stratalog.log.leader_epochs import read_leader_epochs
 from stratalog.log.leftovers import sort_out
@@ -319,6 +320,10 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
     if note is not None:
         remove_quarantine(disk, place.path)
         work.note("quarantine", f"the quarantine is lifted ({quarantine})")
+    cleaning = read_note(disk, place.path)
+    if cleaning.failure is not None:
+        write_note(disk, place.path, replace(cleaning, failure=None))
+        work.note("quarantine", "it is cleaned again at once, where that had failed")
     return outcome(scanned, damage=damage, left=left, lost=_texts(lost))
 
 

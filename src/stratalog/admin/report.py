@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from stratalog.clean.job import Drops
+from stratalog.clean.job import CleanedPartition, Drops
 
 
 class Mode(Enum):
@@ -23,7 +23,11 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Before and after; bytes are of `.log` files, records include transaction markers."""
+    """Before and after; bytes are of `.log` files, records include transaction markers.
+
+    `dropped_bytes`: what the dropped records took (`Volume`); headers of batches, and what packing
+    the rest anew changes, are nobody's.
+    """
 
     segments_before: int = 0
     segments_after: int = 0
@@ -33,6 +37,7 @@ class Counts:
     bytes_after: int = 0
     keys: int = 0
     dropped: Drops = field(default_factory=Drops)
+    dropped_bytes: Drops = field(default_factory=Drops)
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
@@ -44,7 +49,36 @@ class Counts:
             self.bytes_after + other.bytes_after,
             self.keys + other.keys,
             self.dropped + other.dropped,
+            self.dropped_bytes + other.dropped_bytes,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentReport:
+    """What becomes of one segment's records (CLN-10). Bytes are of its `.log`; those after count
+    what it gives to the segment that takes its place."""
+
+    base_offset: int
+    records_before: int
+    records_after: int
+    bytes_before: int
+    bytes_after: int
+    dropped: Drops
+    dropped_bytes: Drops
+
+    @property
+    def saved_bytes(self) -> int:
+        return self.bytes_before - self.bytes_after
+
+
+@dataclass(frozen=True, slots=True)
+class TopKey:
+    """A key, as text (`dump.text_of`), and what of it would go as superseded. `bytes` are those of
+    the records in their batches, decompressed."""
+
+    key: str
+    records: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +87,9 @@ class PartitionReport:
 
     `log_bytes_*` and `log_segments_*` are of the whole log; `rolled`: the active segment was (or
     would be) closed first; `map_is_full`: the round ended before `first_uncleanable`, so another
-    one finds more to clean; `skipped`: why nothing was cleaned, in one sentence.
+    one finds more to clean; `skipped`: why nothing was cleaned, in one sentence. `next_expiry_ms`:
+    when the first tombstone or marker that stays may go (CMP-9), None for none. `segments`: those
+    that the round took in; `top_keys`: of a dry run, if they were asked for.
     """
 
     partition: str
@@ -72,11 +108,16 @@ class PartitionReport:
     log_bytes_after: int
     counts: Counts
     skipped: str | None = None
+    next_expiry_ms: int | None = None
+    segments: tuple[SegmentReport, ...] = ()
+    top_keys: tuple[TopKey, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         fields = asdict(self)
         counts = fields.pop("counts")
-        return {**fields, **_flat(counts)}
+        segments = [_flat(segment) for segment in fields.pop("segments")]
+        top_keys = list(fields.pop("top_keys"))
+        return {**fields, **_flat(counts), "segments": segments, "top_keys": top_keys}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,5 +154,26 @@ class CompactionReport:
         }
 
 
+def segment_reports(cleaned: CleanedPartition) -> tuple[SegmentReport, ...]:
+    """The outcome of a round, segment by segment."""
+    return tuple(
+        SegmentReport(
+            base_offset,
+            volume.records_before,
+            volume.records_after,
+            volume.bytes_before,
+            volume.bytes_after,
+            volume.drops,
+            volume.dropped_bytes,
+        )
+        for group in cleaned.groups
+        for base_offset, volume in zip(group.sources, group.by_source, strict=True)
+    )
+
+
 def _flat(counts: dict[str, Any]) -> dict[str, Any]:
-    return {**counts, "dropped": {**counts["dropped"], "total": sum(counts["dropped"].values())}}
+    sums = {name: counts[name] for name in ("dropped", "dropped_bytes")}
+    return {
+        **counts,
+        **{name: {**found, "total": sum(found.values())} for name, found in sums.items()},
+    }

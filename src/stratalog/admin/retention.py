@@ -124,7 +124,7 @@ def _planned(
     place: PartitionPlace, told: LogSettings, filesystem: FileSystem, clock: Clock
 ) -> PartitionRetention:
     try:
-        with open_to_read(place, told, filesystem, clock, repair_tail=True) as log:
+        with open_to_read(place, told, filesystem, clock, may_be_torn=True) as log:
             view = view_of(log.view)
             decision = decide(view, told, clock.now_ms())
             return PartitionRetention(

@@ -11,20 +11,21 @@ Invariants
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stratalog.admin.directories import PartitionPlace
 from stratalog.base.clock import Clock
+from stratalog.base.errors import LogChangedError
 from stratalog.base.filesystem import FileSystem
-from stratalog.clean.job import ActiveProducer
 from stratalog.clean.plan import PartitionState, SegmentState
 from stratalog.clean.policy import CleanableRange
 from stratalog.log.checkpoint import read_checkpoint
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
-from stratalog.segment import offset_index, time_index
 from stratalog.segment.names import CLEANER_OFFSET_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
-from stratalog.segment.segment import Segment
+
+_ATTEMPTS = 20
+_PAUSE_MS = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,29 @@ def open_to_read(
     filesystem: FileSystem,
     clock: Clock,
     *,
-    repair_tail: bool = False,
+    may_be_torn: bool = False,
 ) -> PartitionLog:
-    """The partition's log, read only. Raises as `PartitionLog.open`."""
+    """The partition's log, read only. While its owner replaces segments this waits for a moment.
+
+    Raises as `PartitionLog.open`.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            return _open_to_read(place, settings, filesystem, clock, may_be_torn)
+        except LogChangedError:
+            if attempt + 1 == _ATTEMPTS:
+                raise
+            clock.sleep_ms(_PAUSE_MS)
+    raise AssertionError("unreachable")
+
+
+def _open_to_read(
+    place: PartitionPlace,
+    settings: LogSettings,
+    filesystem: FileSystem,
+    clock: Clock,
+    may_be_torn: bool,
+) -> PartitionLog:
     starts = read_checkpoint(filesystem, os.path.join(place.log_dir, LOG_START_OFFSET_CHECKPOINT))
     return PartitionLog.open(
         place.path,
@@ -64,7 +85,7 @@ def open_to_read(
         clock,
         log_start_offset=starts.get(place.topic_partition),
         read_only=True,
-        repair_tail=repair_tail,
+        may_be_torn=may_be_torn,
     )
 
 
@@ -77,47 +98,20 @@ def read_partition(
     keep_active: bool,
 ) -> ReadPartition:
     """Read what a plan needs. Raises `CorruptionError`, `StorageIOError`, `UsageError`."""
+    from stratalog.clean.round import state_of  # with the kernels, which not all of us need
+
     path = os.path.join(place.log_dir, CLEANER_OFFSET_CHECKPOINT)
     checkpoint = read_checkpoint(filesystem, path).get(place.topic_partition)
     with open_to_read(place, settings, filesystem, clock) as log:
         view = log.view
-        for segment in view.segments.sealed:
-            # Cleaning would write what a damaged header says into the new segment as the truth.
-            segment.check_digest()
-        segments = [_state_of(segment) for segment in view.segments]
-        rolls_at = None
-        if segments[-1].size_bytes > 0 and not keep_active:
-            rolls_at = view.log_end_offset
-            now_ms = clock.now_ms()
-            segments.append(SegmentState(rolls_at, 0, 0, 0, now_ms, now_ms))
-        producers = tuple(
-            ActiveProducer(producer_id, epoch, -1 if last_offset is None else last_offset)
-            for producer_id, (epoch, last_offset) in log.active_producers().items()
-        )
-        state = PartitionState(
-            place.name,
-            place.path,
-            tuple(segments),
-            view.log_start_offset,
-            view.log_end_offset,
-            view.last_stable_offset,
-            checkpoint,
-            producers,
-            tuple(entry for segment in view.segments for entry in segment.aborted),
-        )
+        state = state_of(place.name, place.path, view, log.active_producers(), checkpoint)
+    rolls_at = None
+    if state.segments[-1].size_bytes > 0 and not keep_active:
+        rolls_at = view.log_end_offset
+        now_ms = clock.now_ms()
+        rolled = SegmentState(rolls_at, 0, 0, 0, now_ms, now_ms)
+        state = replace(state, segments=(*state.segments, rolled))
     return ReadPartition(place, state, rolls_at)
-
-
-def _state_of(segment: Segment) -> SegmentState:
-    offsets, times = segment.indexes.entries()
-    return SegmentState(
-        segment.base_offset,
-        segment.size_bytes,
-        len(offsets) * offset_index.ENTRY_BYTES,
-        len(times.timestamps) * time_index.ENTRY_BYTES,
-        segment.modified_ms,
-        segment.largest_timestamp_ms(),
-    )
 
 
 def why_nothing(

@@ -21,7 +21,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.chunk import Scratch, Table, scan_chunk
 from stratalog.clean.engine import OnProgress, Progress
-from stratalog.clean.job import CleanSpec
+from stratalog.clean.job import CleanSpec, Order
 from stratalog.clean.offset_map import OffsetMap
 from stratalog.clean.settle import aborted_columns
 from stratalog.config.settings import Settings
@@ -138,9 +138,8 @@ class _Tally:
         is_holder = is_keyed & ~is_aborted
         self.keyed += int(is_holder.sum())
         if self.keys_fit:
-            hashes = np.ascontiguousarray(columns.keys[is_holder])
-            offsets = np.ascontiguousarray(columns.offsets[is_holder])
-            self.keys_fit = keys.add(hashes, offsets, scratch)
+            # How many keys there are does not depend on which of their records is the newest.
+            self.keys_fit = keys.add(columns.key_rows(is_holder, Order.OFFSET), scratch)
 
 
 def partition_stats(

@@ -12,14 +12,17 @@
     │   ├── UnknownPartitionError   there is no such partition here
     │   ├── PartitionExistsError    there is one already
     │   ├── IllegalStepError        a partition's state does not allow it now
+    │   ├── InvalidConfigError      a setting that cannot be, by name or by value
     │   ├── PolicyViolationError    the topic's cleanup policy does not allow it
     │   └── MissingExtraError       an optional part is not installed; names the extra
     ├── CorruptionError             what lies on disk is not what was written
     ├── RemoteProtocolError         a peer broke the protocol
     ├── LogOfflineError             the log takes no writes: quarantined, or its disk has failed
+    ├── RoundAbortedError           a round of cleaning was told to stop, and has
     ├── LogChangedError             a log changed under a reader of another process: try again
     └── StorageIOError              the environment failed: the disk, the operating system
         └── StorageFullError        no space, or a quota is used up
+            └── TooManyFilesError   the process or the machine may open no more files
 
 Invariants: each class maps to exactly one Kafka error code (`kafka_code`), so that the
 server never guesses; a decoder raises nothing outside this tree; `str(error)` is one line.
@@ -98,6 +101,12 @@ class IllegalStepError(UsageError):
     """A step that a partition's state does not allow; the state is as it was (CLN-4)."""
 
 
+class InvalidConfigError(UsageError):
+    """A setting whose name nobody knows, or whose value breaks a rule (CFG-2)."""
+
+    kafka_code = 40  # INVALID_CONFIG
+
+
 class PolicyViolationError(UsageError):
     """The topic's cleanup policy does not allow it."""
 
@@ -157,6 +166,10 @@ class LogOfflineError(StratalogError):
     kafka_code = 56  # KAFKA_STORAGE_ERROR
 
 
+class RoundAbortedError(StratalogError):
+    """A round of cleaning was told to stop, and has; the log is as it was (CLN-4)."""
+
+
 class LogChangedError(StratalogError):
     """A log of another process changed while it was being read; opening it again helps (LOG-12)."""
 
@@ -171,3 +184,11 @@ class StorageIOError(StratalogError):
 
 class StorageFullError(StorageIOError):
     """No space left, or a quota is used up."""
+
+
+class TooManyFilesError(StorageFullError):
+    """The process (EMFILE) or the machine (ENFILE) may open no more files; the disk works.
+
+    Like a full disk nobody's damage: what was to be opened was not, nothing was changed, and it
+    goes on when some files are closed. The message ends with what mends it, e.g. `ulimit -n`.
+    """

@@ -5,7 +5,8 @@ same code runs on a simulated disk whose power can be cut at any call.
 
 Invariants
 - I1  An operation either does all of what it says or raises `StorageIOError` (`StorageFullError`
-      for ENOSPC and EDQUOT); `pwrite` never returns after a short write.
+      for ENOSPC and EDQUOT, `TooManyFilesError` for EMFILE and ENFILE); `pwrite` never returns
+      after a short write.
 - I2  Nothing is durable before `File.fsync` (contents) and `FileSystem.fsync_directory` (names).
 - I3  `rename` replaces an existing target atomically, as POSIX has it.
 - I4  A missing file raises the built-in `FileNotFoundError`, which callers are expected to handle.
@@ -21,11 +22,16 @@ import os
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from stratalog.base.errors import LogLockedError, StorageFullError, StorageIOError
+from stratalog.base.errors import (
+    LogLockedError,
+    StorageFullError,
+    StorageIOError,
+    TooManyFilesError,
+)
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -119,6 +125,13 @@ class FileSystem(Protocol):
         ...
 
 
+TOO_MANY_FILES = {
+    errno.EMFILE: "close some files, or allow more: `ulimit -n`",
+    errno.ENFILE: "close some files, or allow the machine more: `sysctl fs.file-max`",
+}
+"""What mends it, of the errors that no disk is to blame for."""
+
+
 @contextmanager
 def translated_errors(path: str) -> Iterator[None]:
     """Raise the operating system's errors about `path` as ours (I1, I4)."""
@@ -127,6 +140,9 @@ def translated_errors(path: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
+        remedy = TOO_MANY_FILES.get(error.errno or 0)
+        if remedy is not None:
+            raise TooManyFilesError(f"{path}: {error.strerror}; {remedy}") from error
         kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageIOError
         raise kind(f"{path}: {error.strerror or error}") from error
 
@@ -305,7 +321,11 @@ def _lock_descriptor(path: str, exclusive: bool) -> int:
 
 
 def make_durable_directory(filesystem: FileSystem, path: str) -> None:
-    """Make a directory, with its parents, whose names are on the disk when this returns."""
+    """Make a directory, with its parents, whose names are on the disk when this returns.
+
+    One whose name cannot be synced for want of open files is taken away again: the next call would
+    take it for durable.
+    """
     path = os.path.abspath(path)
     missing: list[str] = []
     while not filesystem.exists(path) and path != os.path.dirname(path):
@@ -313,7 +333,12 @@ def make_durable_directory(filesystem: FileSystem, path: str) -> None:
         path = os.path.dirname(path)
     for directory in reversed(missing):
         filesystem.make_directory(directory)
-        filesystem.fsync_directory(os.path.dirname(directory))
+        try:
+            filesystem.fsync_directory(os.path.dirname(directory))
+        except TooManyFilesError:
+            with suppress(StorageIOError):  # somebody else has put something there
+                filesystem.remove_directory(directory)
+            raise
 
 
 def read_file(filesystem: FileSystem, path: str, limit_bytes: int) -> bytes:

@@ -31,6 +31,7 @@ from stratalog.clean.index import legacy_batch
 from stratalog.clean.job import CleaningJob, Drops, SourceSegment
 from stratalog.clean.settle import SettledMarkers, aborted_columns
 from stratalog.record import layout, legacy
+from stratalog.record.batch import Batch
 from stratalog.record.codec.bulk import compress_many, packed_bound_bytes
 from stratalog.record.kernel import arrays, retain, rewrite, scan
 from stratalog.record.values import Record
@@ -42,7 +43,10 @@ class DecideContext:
 
     live, dead: int64[] sorted: the offsets at or above first dirty that are the last of their key,
     and those below it whose key has a later record. `keyless`: base offsets of the segments that
-    hold records without a key below `end_offset`.
+    hold records without a key below `end_offset`. `forgotten`: int64[] sorted, of the job: those of
+    them that are tombstones below `end_offset` go now, counted as `tombstone_expired`. `held`:
+    int64[] sorted, records that outrank a later one beyond the round's end: if they are tombstones,
+    they stay, or that one would be its key's newest (CMP-18).
     """
 
     job: CleaningJob
@@ -53,6 +57,8 @@ class DecideContext:
     keyless: frozenset[int]
     aborted: tuple[Int64s, Int64s, Int64s]
     producers: tuple[Int64s, Int64s, Int64s]
+    forgotten: Int64s
+    held: Int64s
 
     @classmethod
     def of(
@@ -63,12 +69,33 @@ class DecideContext:
         dead: Int64s,
         markers: SettledMarkers,
         keyless: frozenset[int],
+        held: Int64s | None = None,
     ) -> DecideContext:
+        """`held`: none by the order of offsets."""
         ordered = sorted(job.producers, key=lambda producer: producer.producer_id)
         columns = [(p.producer_id, p.epoch, p.last_data_offset) for p in ordered]
         ids, epochs, lasts = np.array(columns, np.int64).reshape(-1, 3).T.copy()
         aborted = aborted_columns(job.aborted)
-        return cls(job, end_offset, live, dead, markers, keyless, aborted, (ids, epochs, lasts))
+        producers = (ids, epochs, lasts)
+        forgotten = np.array(sorted(job.forgotten), np.int64)
+        held = np.empty(0, np.int64) if held is None else held
+        return cls(
+            job, end_offset, live, dead, markers, keyless, aborted, producers, forgotten, held
+        )
+
+    def rule_for(self, segment: SourceSegment) -> int:
+        """Which rule the tombstones and markers of `segment` go by (CMP-8), of `retain`'s three."""
+        if not self.job.spec.by_segment:
+            return retain.BY_BATCH
+        return retain.SEGMENT_STAYS if self.keeps_by_time(segment) else retain.SEGMENT_GOES
+
+    def keeps_by_time(self, segment: SourceSegment) -> bool:
+        """The older rule of CMP-8: younger than the last clean segment less the retention.
+
+        By `by_segment` the dirty part loses none even if its file's time is older; for the old
+        formats alone it is Kafka's rule to the letter, which looks at the time only.
+        """
+        return segment.modified_ms > self.job.legacy_horizon_ms
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +104,7 @@ class DecidedChunk:
 
     `out` holds the new bytes, valid until the thread's next chunk; `written` int64[n, 4] describes
     its batches (position in `out`, size, last offset, max timestamp), `unchanged`: out equals the
-    chunk.
+    chunk. `next_expiry_ms`: as in `CleanedGroup`; `dropped_bytes`: as in `Volume`.
     """
 
     out: Bytes
@@ -85,7 +112,9 @@ class DecidedChunk:
     records_before: int
     records_after: int
     drops: Drops
+    dropped_bytes: Drops
     unchanged: bool
+    next_expiry_ms: int | None
 
 
 def decide_chunk(
@@ -97,6 +126,7 @@ def decide_chunk(
     table = scan_chunk(chunk, spec, NO_CRC, scratch)
     scan.mark_aborted(table, len(table), *context.aborted)
     has_keyless = segment.base_offset in context.keyless
+    rule = context.rule_for(segment)
     _read_plain_control_types(chunk, table)
     retain.decide_batches(
         table,
@@ -109,16 +139,19 @@ def decide_chunk(
         context.end_offset,
         context.job.first_uncleanable,
         spec.now_ms,
+        rule,
+        context.job.ages_below,
         has_keyless,
     )
     wanted = (table["discard"] == 0) & (table["superseded"] == 0)
-    drops = np.zeros(len(arrays.REASONS), np.int64)
+    drops = np.zeros((2, len(arrays.REASONS)), np.int64)
+    expiry = np.full(1, retain.NEVER_MS, np.int64)
     out = scratch.take("out", chunk.size_bytes + 65536)
     written = scratch.take("written", chunk.rows, np.int64, columns=4)
     size, rows, legacy_before, legacy_after = 0, 0, 0, 0
     for first_row, end_row, plain in pieces(chunk, table, wanted, spec, scratch):
         piece = table[first_row:end_row]
-        kept = _retain(chunk, plain, piece, context, has_keyless, drops, scratch)
+        kept = _retain(chunk, plain, piece, context, rule, has_keyless, drops, expiry, scratch)
         before, after, rebuilt = _decide_legacy(chunk, piece, context, segment, drops)
         legacy_before += before
         legacy_after += after
@@ -137,8 +170,10 @@ def decide_chunk(
         written[:rows],
         int(table["count"][is_v2].sum()) + legacy_before,
         int(table["kept_count"][is_v2].sum()) + legacy_after,
-        Drops(*drops.tolist()),
+        Drops(*drops[0].tolist()),
+        Drops(*drops[1].tolist()),
         bool((table["action"] == arrays.COPY).all()),
+        int(expiry[0]) if expiry[0] < retain.NEVER_MS else None,
     )
 
 
@@ -156,8 +191,10 @@ def _retain(
     plain: Bytes,
     piece: Table,
     context: DecideContext,
+    rule: int,
     has_keyless: bool,
     drops: Int64s,
+    expiry: Int64s,
     scratch: Scratch,
 ) -> Bytes:
     spec = context.job.spec
@@ -176,15 +213,20 @@ def _retain(
         len(piece),
         context.live,
         context.dead,
+        context.forgotten,
+        context.held,
         context.job.first_dirty,
         context.end_offset,
         spec.now_ms,
         spec.new_horizon_ms,
+        rule,
+        context.job.ages_below,
         has_keyless,
         spec.retain_keyless,
         scratch.take("kept_records", largest, np.int64, columns=5),
         kept,
         drops,
+        expiry,
     )
     if error != arrays.OK:
         raise damage(chunk, int(error), int(position))
@@ -220,20 +262,18 @@ def _decide_legacy(
 ) -> tuple[int, int, dict[int, bytes]]:
     """Decide magic 0 and 1 messages one by one (LOG-4): (records before, after, new bytes by row).
 
-    Their tombstones follow the older rule (CMP-8): they stay while the segment is younger than
-    the last clean segment less the retention. A wrapper cannot be kept empty.
+    Their tombstones always follow the older rule (CMP-8). A wrapper cannot be kept empty. `drops`
+    int64[2, 5] grows as in `retain`; the bytes are of whole messages, whose headers are their own.
     """
     rebuilt: dict[int, bytes] = {}
     before = after = 0
-    keeps_tombstones = segment.modified_ms > context.job.legacy_horizon_ms
+    keeps_tombstones = context.keeps_by_time(segment)
     for row in np.flatnonzero(piece["magic"] < layout.MAGIC_V2).tolist():
         batch = legacy_batch(chunk, piece[row])
         records = list(batch.records(context.job.spec.max_decompressed_bytes))
         reasons = [_legacy_reason(record, context, keeps_tombstones) for record in records]
         kept = [record for record, reason in zip(records, reasons, strict=True) if reason is None]
-        for reason in reasons:
-            if reason is not None:
-                drops[reason] += 1
+        _count_legacy_drops(batch, records, reasons, drops)
         before += len(records)
         after += len(kept)
         if not kept:
@@ -249,6 +289,19 @@ def _decide_legacy(
     return before, after, rebuilt
 
 
+def _count_legacy_drops(
+    batch: Batch, records: list[Record], reasons: list[int | None], drops: Int64s
+) -> None:
+    if len(set(reasons)) == 1 and reasons[0] is not None:
+        drops[:, reasons[0]] += len(records), batch.header.size_bytes
+        return
+    # What stands before the key's length, the two lengths, and what they are the lengths of.
+    around_bytes = layout.LEGACY_KEY_LENGTH[batch.header.magic] + 8
+    for record, reason in zip(records, reasons, strict=True):
+        if reason is not None:
+            drops[:, reason] += 1, around_bytes + len(record.key or b"") + len(record.value or b"")
+
+
 def _legacy_reason(record: Record, context: DecideContext, keeps_tombstones: bool) -> int | None:
     """Why the record goes (an index of `arrays.REASONS`), or None if it stays."""
     if record.offset >= context.end_offset:
@@ -261,7 +314,13 @@ def _legacy_reason(record: Record, context: DecideContext, keeps_tombstones: boo
         is_latest = not _contains(context.dead, record.offset)
     if not is_latest:
         return arrays.SUPERSEDED
-    return None if record.value is not None or keeps_tombstones else arrays.TOMBSTONE
+    if record.value is not None:
+        return None
+    is_in_head = context.job.spec.by_segment and record.offset >= context.job.ages_below
+    is_over = not keeps_tombstones and not is_in_head
+    if not is_over and not _contains(context.forgotten, record.offset):
+        return None
+    return None if _contains(context.held, record.offset) else arrays.TOMBSTONE
 
 
 def _contains(sorted_values: Int64s, value: int) -> bool:

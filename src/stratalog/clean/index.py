@@ -1,28 +1,30 @@
-"""One chunk's keys: their hashes and offsets, and what the chunk reports besides.
+"""One chunk's keys: hashes, offsets, where asked for versions, and what else the chunk reports.
 
 The rows of a chunk come in offset order, so the caller splits them at first dirty: rows above it
-go into the offset map, rows below it are looked up there.
+go into the offset map, rows below it are looked up there. Versions (CMP-17) are what
+`record/kernel/versions.py` says; messages of magic 0 and 1 have no headers, those of 0 no time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
 
 from stratalog.base.errors import CorruptionError
 from stratalog.clean.chunk import Bytes, Chunk, Int64s, Scratch, Table, damage, pieces, scan_chunk
-from stratalog.clean.job import CleaningJob, CleanSpec
-from stratalog.clean.offset_map import Hashes
+from stratalog.clean.job import CleaningJob, CleanSpec, Order
+from stratalog.clean.offset_map import Hashes, KeyRows
 from stratalog.clean.settle import TransactionReport, aborted_columns, report_transactions
 from stratalog.record import layout
 from stratalog.record.batch import Batch, batches
-from stratalog.record.kernel import arrays, scan
+from stratalog.record.kernel import arrays, scan, versions
+from stratalog.record.values import Record
 
-Visit = Callable[[Hashes, Int64s], None]
-"""Receives one piece's rows: hashes uint64[n, 2] and offsets int64[n], valid during the call."""
+Visit = Callable[[KeyRows], None]
+"""Receives one piece's rows, which are valid during the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +44,35 @@ class ChunkReport:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexContext:
-    """What indexing needs of a job, prepared once: the aborted ranges as columns, the secret."""
+    """What indexing needs of a job, prepared once: the aborted ranges as columns, the secret, the
+    name of the header that holds versions as uint8[]."""
 
     spec: CleanSpec
     aborted: tuple[Int64s, Int64s, Int64s]
     secret: tuple[np.uint64, np.uint64]
+    version_header: Bytes
 
     @classmethod
     def of(cls, job: CleaningJob) -> IndexContext:
         key0, key1 = job.spec.hash_secret
-        return cls(job.spec, aborted_columns(job.aborted), (np.uint64(key0), np.uint64(key1)))
+        return cls(
+            job.spec,
+            aborted_columns(job.aborted),
+            (np.uint64(key0), np.uint64(key1)),
+            header_name(job.spec),
+        )
+
+    @classmethod
+    def of_later(cls, job: CleaningJob) -> IndexContext:
+        """For what lies beyond the round's end: no transaction there counts as aborted. A commit
+        may yet make any of its records visible, and one that will not only keeps a tombstone for
+        longer (CMP-18)."""
+        return replace(cls.of(job), aborted=aborted_columns(()))
+
+    @property
+    def has_versions(self) -> bool:
+        """Whether rows carry versions."""
+        return self.spec.order is not Order.OFFSET
 
 
 def index_chunk(
@@ -75,45 +96,49 @@ def index_chunk(
     wanted = table["is_aborted"] == 0
     for first_row, end_row, plain in pieces(chunk, table, wanted, context.spec, scratch):
         scan.read_control_types(chunk.raw, plain, table, first_row, end_row)
-        rows = table[first_row:end_row]
-        hashes, offsets = _key_rows(chunk, plain, rows, context, upper_offset, keyless, scratch)
-        if (rows["magic"] < layout.MAGIC_V2).any():
-            hashes, offsets = _with_legacy(
-                chunk, rows, context, upper_offset, keyless, hashes, offsets
-            )
-        visit(hashes, offsets)
+        piece = table[first_row:end_row]
+        rows = _key_rows(chunk, plain, piece, context, upper_offset, keyless, scratch)
+        if (piece["magic"] < layout.MAGIC_V2).any():
+            rows = _with_legacy(chunk, piece, context, upper_offset, keyless, rows)
+        visit(rows)
     return ChunkReport(segment, chunk.ordinal, bool(keyless[0]), report_transactions(table))
 
 
 def _key_rows(
     chunk: Chunk,
     plain: Bytes,
-    rows: Table,
+    piece: Table,
     context: IndexContext,
     upper_offset: int,
     keyless: Int64s,
     scratch: Scratch,
-) -> tuple[Hashes, Int64s]:
+) -> KeyRows:
     # Nobody looks into the others, so their counts may be anything.
-    is_read = (rows["is_aborted"] == 0) & (rows["attributes"] & layout.CONTROL_MASK == 0)
-    count = int(rows["count"][is_read].sum())
+    is_read = (piece["is_aborted"] == 0) & (piece["attributes"] & layout.CONTROL_MASK == 0)
+    count = int(piece["count"][is_read].sum())
     hashes = scratch.take("hashes", count, np.uint64, columns=2)
     offsets = scratch.take("offsets", count, np.int64)
-    written, error, position = scan.index_records(
-        chunk.raw,
-        plain,
-        rows,
-        0,
-        len(rows),
-        upper_offset,
-        *context.secret,
-        hashes,
-        offsets,
-        keyless,
-    )
+    of_rows = None
+    bounds = (chunk.raw, plain, piece, 0, len(piece), upper_offset)
+    if context.has_versions:
+        of_rows = scratch.take("versions", count, np.int64)
+        written, error, position = versions.index_versions(
+            *bounds,
+            *context.secret,
+            context.spec.order is Order.HEADER,
+            context.version_header,
+            hashes,
+            offsets,
+            of_rows,
+            keyless,
+        )
+    else:
+        written, error, position = scan.index_records(
+            *bounds, *context.secret, hashes, offsets, keyless
+        )
     if error != arrays.OK:
         raise damage(chunk, int(error), int(position))
-    return hashes[:written], offsets[:written]
+    return KeyRows(hashes, offsets, of_rows).part(0, written)
 
 
 def legacy_batch(chunk: Chunk, row: Table) -> Batch:
@@ -130,17 +155,17 @@ def legacy_batch(chunk: Chunk, row: Table) -> Batch:
 
 def _with_legacy(
     chunk: Chunk,
-    rows: Table,
+    piece: Table,
     context: IndexContext,
     upper_offset: int,
     keyless: Int64s,
-    hashes: Hashes,
-    offsets: Int64s,
-) -> tuple[Hashes, Int64s]:
+    rows: KeyRows,
+) -> KeyRows:
     """Add the rows of magic 0 and 1 messages, one record at a time, and sort by offset again."""
     keys: list[bytes] = []
     places: list[int] = []
-    for row in rows[rows["magic"] < layout.MAGIC_V2]:
+    of_keys: list[int] = []
+    for row in piece[piece["magic"] < layout.MAGIC_V2]:
         batch = legacy_batch(chunk, row)
         for record in batch.records(context.spec.max_decompressed_bytes):
             if record.offset >= upper_offset:
@@ -150,10 +175,26 @@ def _with_legacy(
             else:
                 keys.append(record.key)
                 places.append(record.offset)
-    all_offsets = np.concatenate([offsets, np.array(places, np.int64)])
-    all_hashes = np.concatenate([hashes, hash_keys(keys, context.secret)])
-    order = np.argsort(all_offsets)
-    return all_hashes[order], all_offsets[order]
+                of_keys.append(legacy_version(record, context.spec.order))
+    offsets = np.concatenate([rows.offsets, np.array(places, np.int64)])
+    hashes = np.concatenate([rows.hashes, hash_keys(keys, context.secret)])
+    order = np.argsort(offsets)
+    of_rows = None
+    if rows.versions is not None:
+        of_rows = np.concatenate([rows.versions, np.array(of_keys, np.int64)])[order]
+    return KeyRows(hashes[order], offsets[order], of_rows)
+
+
+def legacy_version(record: Record, order: Order) -> int:
+    """The version of a record of magic 0 or 1, which has no headers; 0 if they have none."""
+    if order is Order.HEADER:
+        return versions.LOWEST
+    return record.timestamp if order is Order.TIMESTAMP else 0
+
+
+def header_name(spec: CleanSpec) -> Bytes:
+    """The name of the header that holds versions, as kernels take it: uint8[]."""
+    return np.frombuffer(bytearray(spec.version_header.encode()), np.uint8)
 
 
 def hash_keys(keys: list[bytes], secret: tuple[np.uint64, np.uint64]) -> Hashes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from enum import Enum
 
 from stratalog.base.limits import (
     CHUNK_BYTES,
@@ -22,6 +23,14 @@ SLOT_BYTES = 24
 """A key in an offset map: 16 bytes of hash and 8 of offset (CMP-5)."""
 
 
+class Order(Enum):
+    """Which of a key's records is the newest (CMP-17); records of equal version go by offset."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    HEADER = "header"
+
+
 def new_secret() -> tuple[int, int]:
     """A fresh key for the key hash: two random 64-bit words."""
     return secrets.randbits(64), secrets.randbits(64)
@@ -32,7 +41,11 @@ class CleanSpec:
     """How to clean: settings, clock and limits of one round. Times in ms, sizes in bytes.
 
     `max_keys` ends the round when that many keys are mapped (CMP-5); None: any number of keys,
-    worked through hash range by hash range where `memory_bytes` do not hold them (CMP-7).
+    worked through hash range by hash range where `memory_bytes` do not hold them (CMP-7). It holds
+    by `Order.OFFSET` only (`round_end.key_limit`).
+    `version_header` is the name of the header whose integer orders records by `Order.HEADER`.
+    `by_segment`: tombstones and markers go by their segment's time instead of their batch's
+    deadline, the older rule of CMP-8.
     """
 
     now_ms: int
@@ -43,6 +56,9 @@ class CleanSpec:
     max_keys: int | None = None
     memory_bytes: int = 128 << 20
     retain_keyless: bool = False
+    order: Order = Order.OFFSET
+    version_header: str = ""
+    by_segment: bool = False
     hash_secret: tuple[int, int] = field(default_factory=new_secret)
     chunk_bytes: int = CHUNK_BYTES
     max_batch_bytes: int = MAX_BATCH_BYTES
@@ -84,7 +100,12 @@ class CleaningJob:
     """One round over one partition: what lies there and what is to be done with it.
 
     `segments` are those below `first_uncleanable`, in order; `aborted` comes from the .txnindex
-    files of the whole log, except ranges that end below the log start, as in Kafka.
+    files of the whole log, except ranges that end below the log start, as in Kafka. `forgotten`:
+    offsets of tombstones that have done their work and go at once (CLN-11). `later`: by an order of
+    versions, the segments that hold records at or beyond `first_uncleanable`, as far as they were
+    written when the round was planned: a tombstone stays as long as a record there has only it to
+    lose to (CMP-18). They are read and never changed. `cleaned_below`: what an earlier round has
+    cleaned, for `CleanSpec.by_segment`; by the order of offsets that is all below `first_dirty`.
     """
 
     name: str
@@ -96,6 +117,14 @@ class CleaningJob:
     aborted: tuple[AbortedTxn, ...] = ()
     producers: tuple[ActiveProducer, ...] = ()
     legacy_horizon_ms: int = 0
+    forgotten: tuple[int, ...] = ()
+    later: tuple[SourceSegment, ...] = ()
+    cleaned_below: int | None = None
+
+    @property
+    def ages_below(self) -> int:
+        """Where tombstones and markers begin to age by `CleanSpec.by_segment`."""
+        return self.first_dirty if self.cleaned_below is None else self.cleaned_below
 
     @property
     def dirty_segments(self) -> tuple[SourceSegment, ...]:
@@ -110,7 +139,7 @@ class CleaningJob:
 
 @dataclass(frozen=True, slots=True)
 class Drops:
-    """Records dropped, by reason."""
+    """What is dropped, by reason: records, or bytes of records."""
 
     superseded: int = 0
     tombstone_expired: int = 0
@@ -140,13 +169,21 @@ class Drops:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """What went in and what came out: records (control records too) and bytes of .log files."""
+    """What went in and what came out: records (control records too) and bytes of .log files.
+
+    `drops` are records. `dropped_bytes` are theirs, without the header of the batch around them:
+    before compression, each with the length in front of it; but where all records of a batch go for
+    one reason, what is stored of them (old formats: messages, with their headers). What a clean
+    saves on disk is `bytes_before - bytes_after`: the headers of batches go too, and what stays of
+    a batch is packed anew.
+    """
 
     records_before: int = 0
     records_after: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     drops: Drops = Drops()
+    dropped_bytes: Drops = Drops()
 
     def __add__(self, other: Volume) -> Volume:
         return Volume(
@@ -155,6 +192,7 @@ class Volume:
             self.bytes_before + other.bytes_before,
             self.bytes_after + other.bytes_after,
             self.drops + other.drops,
+            self.dropped_bytes + other.dropped_bytes,
         )
 
 
@@ -165,6 +203,8 @@ class CleanedGroup:
     `sources` are base offsets, the first names the output; `modified_ms` is the output's time.
     `parts` maps a file kind's extension to the name of the `.part` file that holds it; empty if
     nothing was written: in a dry run, or because a single segment stays as it is (`unchanged`).
+    `by_source`: the volume of each of `sources`; `next_expiry_ms`: the earliest deadline among
+    the tombstones and markers that stay, None if none of them has one (CMP-9).
     """
 
     sources: tuple[int, ...]
@@ -172,6 +212,8 @@ class CleanedGroup:
     volume: Volume
     unchanged: bool
     parts: tuple[tuple[str, str], ...] = ()
+    by_source: tuple[Volume, ...] = ()
+    next_expiry_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +228,9 @@ class CleanedPartition:
     @property
     def volume(self) -> Volume:
         return sum((group.volume for group in self.groups), Volume())
+
+    @property
+    def next_expiry_ms(self) -> int | None:
+        """When the first tombstone or marker below `end_offset` may go; None: none will (CMP-9)."""
+        times_ms = [g.next_expiry_ms for g in self.groups if g.next_expiry_ms is not None]
+        return min(times_ms, default=None)

@@ -1,7 +1,9 @@
 """The engine on this machine: threads that take chunks, kernels without the GIL.
 
-    1 index    every dirty chunk's keys into the offset map, by any thread in any order
+    1 index    every dirty chunk's keys into the offset map, by any thread in any order;
+               with an order of versions every chunk is one (CMP-17)
     2 probe    every clean chunk's keys looked up there: the records that are superseded
+               with an order of versions also every later one's: the tombstones that are still held
     3 settle   transactions, from the chunks' reports
     4 rewrite  group by group, chunk by chunk
 
@@ -17,22 +19,24 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.chunk import NO_CRC, ChunkReader, Int64s, Scratch
 from stratalog.clean.decide import DecideContext
-from stratalog.clean.engine import OnProgress, Progress
+from stratalog.clean.engine import OnProgress
 from stratalog.clean.group import group_segments
 from stratalog.clean.index import ChunkReport, IndexContext, index_chunk
 from stratalog.clean.job import CleanedGroup, CleanedPartition, CleaningJob, SourceSegment
-from stratalog.clean.offset_map import Hashes, OffsetMap
+from stratalog.clean.meter import Meter, size_bytes_of
+from stratalog.clean.offset_map import KeyRows, OffsetMap
 from stratalog.clean.rewrite import GroupRewriter
-from stratalog.clean.round_end import find_round_end
+from stratalog.clean.round_end import find_round_end, key_limit
 from stratalog.clean.settle import settle
 from stratalog.clean.spool import OffsetSpool
+from stratalog.segment.names import MAX_OFFSET
 
 _MAX_RANGE_BITS = 10
 
@@ -45,38 +49,8 @@ class _Indexed:
     keys: int
     live: Int64s
     dead: Int64s
+    held: Int64s
     reports: list[ChunkReport]
-
-
-@dataclass(slots=True)
-class _Meter:
-    """Adds up the bytes done in a phase, over all jobs; `lock` guards `done_bytes`."""
-
-    total_bytes: int
-    on_progress: OnProgress
-    finished_bytes: int = 0
-    job_bytes: int = 0
-    phase: str = "index"
-    done_bytes: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def take_on(self, job: CleaningJob) -> None:
-        self.finished_bytes += self.job_bytes
-        self.job_bytes = _size_bytes(job)
-
-    def start(self, phase: str) -> None:
-        self.phase, self.done_bytes = phase, 0
-        self._report()
-
-    def add(self, size_bytes: int) -> None:
-        with self.lock:
-            self.done_bytes += size_bytes
-            self._report()
-
-    def _report(self) -> None:
-        # A job that is worked through hash range by hash range is read more than once.
-        done_bytes = self.finished_bytes + min(self.done_bytes, self.job_bytes)
-        self.on_progress(Progress(self.phase, done_bytes, self.total_bytes))
 
 
 class LocalEngine:
@@ -91,7 +65,7 @@ class LocalEngine:
         self, jobs: Sequence[CleaningJob], *, writes: bool, on_progress: OnProgress
     ) -> list[CleanedPartition]:
         """See `Engine.clean`."""
-        meter = _Meter(sum(map(_size_bytes, jobs)), on_progress)
+        meter = Meter(sum(map(size_bytes_of, jobs)), on_progress)
         return [self._clean_one(job, writes, meter) for job in jobs]
 
     @property
@@ -99,7 +73,7 @@ class LocalEngine:
         """Bytes of the threads' buffers."""
         return sum(scratch.size_bytes for scratch in self._scratches)
 
-    def _clean_one(self, job: CleaningJob, writes: bool, meter: _Meter) -> CleanedPartition:
+    def _clean_one(self, job: CleaningJob, writes: bool, meter: Meter) -> CleanedPartition:
         meter.take_on(job)
         meter.start("index")
         found = self._index(job, meter)
@@ -117,6 +91,7 @@ class LocalEngine:
             found.dead,
             settle((report.transactions for report in ordered), job.aborted),
             frozenset(report.segment for report in ordered if report.has_keyless),
+            found.held,
         )
         meter.start("rewrite")
         cleaned = self._rewrite(context, groups, writes, meter)
@@ -124,9 +99,10 @@ class LocalEngine:
 
     # ------------------------------------------------------------ indexing
 
-    def _index(self, job: CleaningJob, meter: _Meter) -> _Indexed:
-        if job.spec.max_keys is not None:
-            return self._index_limited(job, job.spec.max_keys, meter)
+    def _index(self, job: CleaningJob, meter: Meter) -> _Indexed:
+        max_keys = key_limit(job.spec)
+        if max_keys is not None:
+            return self._index_limited(job, max_keys, meter)
         range_bits = 0
         while True:
             done_before = meter.done_bytes
@@ -140,33 +116,45 @@ class LocalEngine:
             range_bits = min(_MAX_RANGE_BITS, max(range_bits + 1, int(np.ceil(np.log2(needed)))))
             meter.start("index")
 
-    def _index_ranges(self, job: CleaningJob, range_bits: int, meter: _Meter) -> _Indexed | None:
+    def _index_ranges(self, job: CleaningJob, range_bits: int, meter: Meter) -> _Indexed | None:
         """Index with 2^range_bits maps, one after another; None if one of them fills."""
         reports: dict[tuple[int, int], ChunkReport] = {}
         memory_bytes = job.spec.memory_bytes
         live = OffsetSpool(memory_bytes // 4, job.directory)
         dead = OffsetSpool(memory_bytes // 32, job.directory)
+        held = OffsetSpool(memory_bytes // 32, job.directory)
         keys = 0
+        context = IndexContext.of(job)
         for hash_range in range(1 << range_bits):
-            # A key takes 26.7 bytes in the map at its fullest, and 8 more among the live offsets.
+            # A key takes 26.7 bytes in the map at its fullest (35.6 with a version), and 8 more
+            # among the live offsets.
             offset_map = OffsetMap(
-                memory_bytes=memory_bytes * 3 // 4, range_bits=range_bits, hash_range=hash_range
+                memory_bytes=memory_bytes * 3 // 4,
+                range_bits=range_bits,
+                hash_range=hash_range,
+                has_versions=context.has_versions,
             )
             is_first = hash_range == 0
             found = self._fill(job, offset_map, is_first, meter)
             if found is None:
                 return None
             probed = self._probe(job, offset_map, is_first, meter, dead)
+            self._probe_later(job, offset_map, is_first, meter, held)
             for report in [*found, *probed]:
                 reports[report.place] = report
             keys += offset_map.used
             live.append(offset_map.offsets())
         return _Indexed(
-            job.first_uncleanable, keys, live.finish(), dead.finish(), list(reports.values())
+            job.first_uncleanable,
+            keys,
+            live.finish(),
+            dead.finish(),
+            held.finish(),
+            list(reports.values()),
         )
 
     def _fill(
-        self, job: CleaningJob, offset_map: OffsetMap, is_first: bool, meter: _Meter
+        self, job: CleaningJob, offset_map: OffsetMap, is_first: bool, meter: Meter
     ) -> list[ChunkReport] | None:
         """Map the dirty keys. None if the map is full."""
         context = IndexContext.of(job)
@@ -178,9 +166,8 @@ class LocalEngine:
             if chunk is None:
                 return False
 
-            def visit(hashes: Hashes, offsets: Int64s) -> None:
-                start = int(np.searchsorted(offsets, job.first_dirty))
-                if not offset_map.add(hashes[start:], offsets[start:], scratch):
+            def visit(rows: KeyRows) -> None:
+                if not offset_map.add(rows.part(rows.from_offset(job.first_dirty)), scratch):
                     is_full.set()
 
             report = index_chunk(
@@ -204,7 +191,7 @@ class LocalEngine:
         job: CleaningJob,
         offset_map: OffsetMap,
         is_first: bool,
-        meter: _Meter,
+        meter: Meter,
         dead: OffsetSpool,
     ) -> list[ChunkReport]:
         """Look the clean records up; those superseded go to `dead`. The chunks' reports."""
@@ -217,9 +204,9 @@ class LocalEngine:
             if chunk is None:
                 return False
 
-            def visit(hashes: Hashes, offsets: Int64s) -> None:
-                end = int(np.searchsorted(offsets, job.first_dirty))
-                found = offset_map.superseded(hashes[:end], offsets[:end], scratch)
+            def visit(rows: KeyRows) -> None:
+                end = rows.from_offset(job.first_dirty)
+                found = offset_map.superseded(rows.part(0, end), scratch)
                 with lock:
                     dead.append(found)
 
@@ -241,7 +228,44 @@ class LocalEngine:
         self._each_chunk(job, job.clean_segments, work)
         return reports
 
-    def _index_limited(self, job: CleaningJob, max_keys: int, meter: _Meter) -> _Indexed:
+    def _probe_later(
+        self,
+        job: CleaningJob,
+        offset_map: OffsetMap,
+        is_first: bool,
+        meter: Meter,
+        held: OffsetSpool,
+    ) -> None:
+        """Look up what lies beyond the round's end; what it would lose to goes to `held`."""
+        context = IndexContext.of_later(job)
+        lock = threading.Lock()
+
+        def work(segment: SourceSegment, reader: ChunkReader, scratch: Scratch) -> bool:
+            chunk = reader.take(scratch)
+            if chunk is None:
+                return False
+
+            def visit(rows: KeyRows) -> None:
+                later = rows.part(rows.from_offset(job.first_uncleanable))
+                found = offset_map.held(later, scratch)
+                with lock:
+                    held.append(found)
+
+            index_chunk(
+                chunk,
+                context,
+                segment.base_offset,
+                crc_from=-1 if is_first else NO_CRC,
+                upper_offset=MAX_OFFSET,
+                scratch=scratch,
+                visit=visit,
+            )
+            meter.add(0)  # no bytes of the job's, but whoever watches may want to stop
+            return True
+
+        self._each_chunk(job, job.later, work)
+
+    def _index_limited(self, job: CleaningJob, max_keys: int, meter: Meter) -> _Indexed:
         """Map records in order until `max_keys` keys are there; the round ends there (CMP-5)."""
         context = IndexContext.of(job)
         scratch = self._scratches[0]
@@ -250,15 +274,15 @@ class LocalEngine:
         last_mapped = -1
         is_full = False
 
-        def visit(hashes: Hashes, offsets: Int64s) -> None:
+        def visit(rows: KeyRows) -> None:
             nonlocal last_mapped, is_full
-            start = int(np.searchsorted(offsets, job.first_dirty))
-            if is_full or start == len(offsets):
+            dirty = rows.part(rows.from_offset(job.first_dirty))
+            if is_full or len(dirty) == 0:
                 return
-            added = offset_map.add_in_order(hashes[start:], offsets[start:])
+            added = offset_map.add_in_order(dirty)
             if added > 0:
-                last_mapped = int(offsets[start + added - 1])
-            is_full = added < len(offsets) - start
+                last_mapped = int(dirty.offsets[added - 1])
+            is_full = added < len(dirty)
 
         for segment in job.dirty_segments:
             if is_full:
@@ -284,7 +308,9 @@ class LocalEngine:
         known = {report.place for report in reports}
         reports += [report for report in probed if report.place not in known]
         live = offset_map.offsets()
-        return _Indexed(end_offset, offset_map.used, live, dead.finish(), reports)
+        # Only by offset is there a limit, and then nothing that comes later can lose.
+        held = np.empty(0, np.int64)
+        return _Indexed(end_offset, offset_map.used, live, dead.finish(), held, reports)
 
     # ------------------------------------------------------------ rewriting
 
@@ -293,7 +319,7 @@ class LocalEngine:
         context: DecideContext,
         groups: Sequence[Sequence[SourceSegment]],
         writes: bool,
-        meter: _Meter,
+        meter: Meter,
     ) -> list[CleanedGroup]:
         rewriters = [
             GroupRewriter(self._filesystem, context, group, tag="local", attempt=0, writes=writes)
@@ -378,7 +404,3 @@ class LocalEngine:
         finally:
             for _, reader in readers:
                 reader.close()
-
-
-def _size_bytes(job: CleaningJob) -> int:
-    return sum(segment.size_bytes for segment in job.segments)

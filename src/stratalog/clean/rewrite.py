@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from stratalog.base.filesystem import File, FileSystem
 from stratalog.clean.chunk import Chunk, ChunkReader, Scratch
 from stratalog.clean.decide import DecideContext, DecidedChunk, decide_chunk
-from stratalog.clean.job import CleanedGroup, Drops, SourceSegment, Volume
+from stratalog.clean.job import CleanedGroup, SourceSegment, Volume
 from stratalog.segment import index_builder, txn_index
 from stratalog.segment.names import FileKind, part_name
 from stratalog.segment.segment import segment_path
@@ -52,8 +52,7 @@ class GroupRewriter:
         self._lock = threading.Condition()
         job = context.job
         self._readers = [
-            (segment, ChunkReader.of(filesystem, job.directory, segment, job.spec))
-            for segment in self._group
+            ChunkReader.of(filesystem, job.directory, segment, job.spec) for segment in self._group
         ]
         self._reading = 0
         self._next_taken = 0
@@ -67,9 +66,9 @@ class GroupRewriter:
         )
         self._offset_entries = bytearray()
         self._time_entries = bytearray()
-        self._records_before = 0
-        self._records_after = 0
-        self._drops = Drops()
+        # What each source gave so far; the group's volume is their sum.
+        self._volumes = [Volume(bytes_before=segment.size_bytes) for segment in self._group]
+        self._next_expiry_ms: int | None = None
 
     def work(self, scratch: Scratch) -> int:
         """Decide and write the next chunk; its size in bytes, 0 if there is none left.
@@ -79,10 +78,10 @@ class GroupRewriter:
         taken = self._take(scratch)
         if taken is None:
             return 0
-        turn, segment, chunk = taken
+        turn, source, chunk = taken
         try:
-            decided = decide_chunk(chunk, self._context, segment, scratch)
-            position = self._place(turn, decided)
+            decided = decide_chunk(chunk, self._context, self._group[source], scratch)
+            position = self._place(turn, source, decided)
             if position is not None and len(decided.out) > 0:
                 assert self._output is not None
                 self._output.pwrite(decided.out, position)
@@ -95,10 +94,6 @@ class GroupRewriter:
 
     def finish(self) -> CleanedGroup:
         """Close the group once all chunks are written: indexes, times, fsync."""
-        bytes_before = sum(segment.size_bytes for segment in self._group)
-        volume = Volume(
-            self._records_before, self._records_after, bytes_before, self._position, self._drops
-        )
         parts: tuple[tuple[str, str], ...] = ()
         try:
             if self._writes and not self._is_copy:
@@ -108,32 +103,34 @@ class GroupRewriter:
         return CleanedGroup(
             tuple(segment.base_offset for segment in self._group),
             self._group[-1].modified_ms,
-            volume,
+            sum(self._volumes, Volume()),
             self._is_copy,
             parts,
+            tuple(self._volumes),
+            self._next_expiry_ms,
         )
 
     def close(self) -> None:
         """Let go of the files; what was written of an unfinished group stays as a stray part."""
-        for _, reader in self._readers:
+        for reader in self._readers:
             reader.close()
         if self._output is not None:
             self._output.close()
             self._output = None
 
-    def _take(self, scratch: Scratch) -> tuple[int, SourceSegment, Chunk] | None:
+    def _take(self, scratch: Scratch) -> tuple[int, int, Chunk] | None:
+        """(the chunk's turn, its source's place in the group, the chunk)."""
         with self._lock:
             while not self._failed and self._reading < len(self._readers):
-                segment, reader = self._readers[self._reading]
-                chunk = reader.take(scratch)
+                chunk = self._readers[self._reading].take(scratch)
                 if chunk is not None:
                     turn = self._next_taken
                     self._next_taken += 1
-                    return turn, segment, chunk
+                    return turn, self._reading, chunk
                 self._reading += 1
         return None
 
-    def _place(self, turn: int, decided: DecidedChunk) -> int | None:
+    def _place(self, turn: int, source: int, decided: DecidedChunk) -> int | None:
         """Wait for the chunk's turn; where its bytes go, or None if nothing is to be written."""
         with self._lock:
             while self._next_placed != turn and not self._failed:
@@ -141,9 +138,14 @@ class GroupRewriter:
             if self._failed:
                 return None
             position = self._position
-            self._records_before += decided.records_before
-            self._records_after += decided.records_after
-            self._drops += decided.drops
+            self._volumes[source] += Volume(
+                decided.records_before,
+                decided.records_after,
+                bytes_after=len(decided.out),
+                drops=decided.drops,
+                dropped_bytes=decided.dropped_bytes,
+            )
+            self._next_expiry_ms = _earlier(self._next_expiry_ms, decided.next_expiry_ms)
             self._fold_indexes_locked(decided, position)
             if self._is_copy and not decided.unchanged:
                 self._is_copy = False
@@ -229,3 +231,8 @@ class GroupRewriter:
         for kind in kinds:
             self._filesystem.set_modified(self._part_path(kind), self._group[-1].modified_ms)
         return tuple((kind.value, os.path.basename(self._part_path(kind))) for kind in kinds)
+
+
+def _earlier(one: int | None, other: int | None) -> int | None:
+    """The earlier of two times, of which None never comes."""
+    return min((time_ms for time_ms in (one, other) if time_ms is not None), default=None)

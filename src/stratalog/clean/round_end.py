@@ -13,11 +13,21 @@ from __future__ import annotations
 import numpy as np
 
 from stratalog.base.filesystem import FileSystem
-from stratalog.clean.chunk import NO_CRC, Chunk, ChunkReader, Int64s, Scratch, scan_chunk
+from stratalog.clean.chunk import NO_CRC, Chunk, ChunkReader, Scratch, scan_chunk
 from stratalog.clean.index import IndexContext, index_chunk
-from stratalog.clean.job import CleaningJob
-from stratalog.clean.offset_map import Hashes
+from stratalog.clean.job import CleaningJob, CleanSpec, Order
+from stratalog.clean.offset_map import KeyRows
 from stratalog.segment.names import MAX_OFFSET
+
+
+def key_limit(spec: CleanSpec) -> int | None:
+    """How many keys a round may map; None: any number.
+
+    With an order of versions every round maps the whole log (CMP-17). A round that ended sooner
+    would have cleaned nothing for good, and the next one would begin at the log's start again: so
+    the limit of the spec does not hold, only its memory, hash range by hash range (CMP-7).
+    """
+    return spec.max_keys if spec.order is Order.OFFSET else None
 
 
 def find_round_end(
@@ -53,10 +63,10 @@ def _first_after(
     """The offset of the first mappable record of the chunk past `last_mapped`."""
     found: list[int] = []
 
-    def visit(_: Hashes, offsets: Int64s) -> None:
-        place = int(np.searchsorted(offsets, last_mapped, side="right"))
-        if place < len(offsets):
-            found.append(int(offsets[place]))
+    def visit(rows: KeyRows) -> None:
+        place = int(np.searchsorted(rows.offsets, last_mapped, side="right"))
+        if place < len(rows):
+            found.append(int(rows.offsets[place]))
 
     index_chunk(
         chunk, context, 0, crc_from=NO_CRC, upper_offset=MAX_OFFSET, scratch=scratch, visit=visit

@@ -10,12 +10,16 @@ import click
 
 from stratalog import __version__
 from stratalog.base.errors import StratalogError
+from stratalog.cli.cleaner import cleaner
 from stratalog.cli.compact import compact
+from stratalog.cli.compaction import compaction
+from stratalog.cli.forget import forget
 from stratalog.cli.import_ import import_
 from stratalog.cli.log import log
 from stratalog.cli.output import print_error, wants_json
 from stratalog.cli.records import records
 from stratalog.cli.retention import retention
+from stratalog.cli.settings import settings
 from stratalog.cli.warmup import warmup
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -30,7 +34,10 @@ def stratalog() -> None:
     """
 
 
-for _command in (compact, retention, records, log, import_, warmup):
+for _command in (
+    *(compact, compaction, cleaner, forget, retention, records),
+    *(log, import_, settings, warmup),
+):
     stratalog.add_command(_command)
 
 

@@ -10,15 +10,17 @@ from stratalog.cli import engines
 from stratalog.cli.options import (
     DIRECTORY,
     JSON,
+    book_of,
     clock_of,
+    config_file_option,
     config_option,
     format_option,
     now_option,
-    settings_of,
+    topic_config_option,
 )
 from stratalog.cli.output import print_json, print_note
 from stratalog.cli.progress import ProgressBar
-from stratalog.cli.tables import change, size, table
+from stratalog.cli.tables import change, counted, size, table
 
 if TYPE_CHECKING:
     from stratalog.admin.report import CompactionReport, Counts, PartitionReport
@@ -30,6 +32,10 @@ _REASONS = {
     "no_key": "no key",
     "control_expired": "markers",
 }
+
+
+_SEGMENTS = 20
+"""Segments that a preview's text names; its JSON has all."""
 
 
 @click.command(short_help="Keep the last record of each key.")
@@ -45,6 +51,13 @@ _REASONS = {
     help="Leave the active segment as it is instead of closing it first.",
 )
 @click.option(
+    "--top",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="With --dry-run: how many of the keys that lose most records to name.",
+)
+@click.option(
     "--engine",
     type=click.Choice([engines.SPARK, engines.LOCAL]),
     help="Spark or threads. [default: spark where it is installed]",
@@ -52,6 +65,8 @@ _REASONS = {
 @click.option("--master", metavar="URL", help="Spark's master. [default: local[*]]")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads on this machine.")
 @config_option
+@config_file_option
+@topic_config_option
 @now_option
 @format_option
 def compact(
@@ -60,24 +75,30 @@ def compact(
     in_place: bool,
     out: str | None,
     keep_active: bool,
+    top: int,
     engine: str | None,
     master: str | None,
     threads: int | None,
     config: tuple[str, ...],
+    config_file: str | None,
+    topic_config: str | None,
     now_ms: int | None,
     output: str,
 ) -> None:
     """Keep the last record of each key, as Kafka's log cleaner does.
 
-    Every partition in DIR is taken for a compacted one, whatever its topic's cleanup.policy is:
-    name the partitions you mean. A directory that a running broker holds is refused.
+    Every partition in DIR is taken for a compacted one, unless the settings that are given say
+    otherwise: name the partitions you mean. A directory that a running broker holds is refused.
     """
     if out == "":
         raise click.UsageError("--out names no directory.")
     if dry_run + in_place + (out is not None) != 1:
-        raise click.UsageError("Say where the result goes: --dry-run, --in-place or --out DIR.")
-    settings = settings_of(config, {"cleanup.policy": ("compact",)})
-    if not settings.is_compacted:
+        raise click.UsageError(
+            "Say where the result goes: one of --dry-run, --in-place, --out DIR."
+        )
+    book = book_of(config, {"cleanup.policy": ("compact",)}, config_file, topic_config)
+    settings = book.of_broker()
+    if not settings.is_compacted and topic_config is None:
         raise click.BadParameter(
             "cleanup.policy is without compact: there is nothing to do", param_hint="--config"
         )
@@ -98,7 +119,15 @@ def compact(
     ):
         report = run(
             directories,
-            CompactionOptions(mode, settings, out, keep_active),
+            CompactionOptions(
+                mode,
+                settings,
+                out,
+                keep_active,
+                top if dry_run else 0,
+                choice.name,
+                book.of,
+            ),
             start,
             filesystem,
             clock_of(now_ms),
@@ -133,9 +162,58 @@ def render(report: CompactionReport) -> str:
         if len(cleaned) > 1:
             rows.append(["total", "", *_cells(report.totals, dropped)])
         lines += [table(heads, rows, last=len(cleaned) > 1), ""]
+        lines += _preview(report)
     lines += [_note(item) for item in report.partitions if _note(item)]
     lines.append(_summary(report, len(cleaned)))
     return "\n".join(lines)
+
+
+def _preview(report: CompactionReport) -> list[str]:
+    """Of a dry run: what goes by reason, the segments that shrink most, the keys that lose most."""
+    from stratalog.admin.report import Mode
+
+    if report.mode is not Mode.DRY_RUN:
+        return []
+    totals = report.totals
+    rows = [
+        [
+            title,
+            f"{getattr(totals.dropped, reason):,}",
+            size(getattr(totals.dropped_bytes, reason)),
+        ]
+        for reason, title in _REASONS.items()
+        if getattr(totals.dropped, reason)
+    ]
+    lines = [table(["reason", "records", "bytes"], rows), ""] if rows else []
+    segments = [
+        (item.partition, segment)
+        for item in report.partitions
+        for segment in item.segments
+        if segment.dropped.total
+    ]
+    segments.sort(key=lambda pair: -pair[1].saved_bytes)
+    if segments:
+        going = [reason for reason in _REASONS if getattr(totals.dropped, reason)]
+        heads = ["segment", "records", "size", *(_REASONS[reason] for reason in going)]
+        rows = [
+            [
+                f"{name}/{segment.base_offset}",
+                change(f"{segment.records_before:,}", f"{segment.records_after:,}"),
+                change(size(segment.bytes_before), size(segment.bytes_after)),
+                *(f"{getattr(segment.dropped, reason):,}" for reason in going),
+            ]
+            for name, segment in segments[:_SEGMENTS]
+        ]
+        lines += [table(heads, rows)]
+        more = len(segments) - len(rows)
+        lines += [f"and {counted(more, 'segment')} more that shrink"] if more else []
+        lines.append("")
+    keys = [(item.partition, key) for item in report.partitions for key in item.top_keys]
+    if keys:
+        keys.sort(key=lambda pair: (-pair[1].records, -pair[1].bytes))
+        rows = [[key.key, name, f"{key.records:,}", size(key.bytes)] for name, key in keys]
+        lines += [table(["key", "partition", "superseded", "bytes"], rows), ""]
+    return lines
 
 
 def _cells(counts: Counts, dropped: list[str]) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,12 +57,6 @@ def warm_kernels() -> bool:
     return warmup.ensure_warm(print_note)
 
 
-def _spark_is_running() -> bool:
-    """Whether this process has a Spark already, which is then not ours to stop."""
-    pyspark = sys.modules.get("pyspark")
-    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
-
-
 @contextmanager
 def starter(choice: EngineChoice, filesystem: FileSystem) -> Iterator[Callable[[], Engine]]:
     """What starts the engine when it is called; a Spark session that it began ends here, too."""
@@ -76,10 +69,10 @@ def starter(choice: EngineChoice, filesystem: FileSystem) -> Iterator[Callable[[
 
             return LocalEngine(filesystem, threads=choice.threads)
         from stratalog.spark.engine import SparkEngine
-        from stratalog.spark.session import spark_session
+        from stratalog.spark.session import is_running, spark_session
 
         assert choice.master is not None
-        was_running = _spark_is_running()
+        was_running = is_running()
         session = spark_session(choice.master)
         if not was_running:
             sessions.append(session)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from stratalog.cli.engines import warm_kernels
+from stratalog.cli.keys import key_format_option, key_of
 from stratalog.cli.options import (
     DIRECTORY,
     JSON,
@@ -19,13 +21,16 @@ from stratalog.cli.options import (
 from stratalog.cli.output import print_json, print_json_list
 from stratalog.cli.progress import ProgressBar
 from stratalog.cli.repair import repair
-from stratalog.cli.tables import facts, moment, size, table
+from stratalog.cli.tables import counted, facts, moment, size, table
 
 if TYPE_CHECKING:
+    from stratalog.admin.absent import PartitionSearch
     from stratalog.admin.stats import PartitionStats
     from stratalog.admin.verifying import VerifyReport
 
 PROBLEMS_FOUND = 1
+_SHOWN = 10
+"""Records of a key that text tells one by one; JSON tells more."""
 
 
 @click.group(short_help="Look into logs: dump, stats, verify, repair.")
@@ -180,6 +185,19 @@ def _overview(found: list[PartitionStats]) -> str:
     type=DIRECTORY,
     help="Also check that the latest value of every key is the same there.",
 )
+@click.option(
+    "--absent-key",
+    metavar="KEY",
+    help="Check this instead: that no file holds a value of KEY any more.",
+)
+@key_format_option
+@click.option(
+    "--stage",
+    type=click.Choice(["value", "key"]),
+    default="value",
+    show_default=True,
+    help="With --absent-key: `key` wants its tombstones to be gone, too.",
+)
 @config_option
 @now_option
 @format_option
@@ -188,12 +206,28 @@ def verify(
     context: click.Context,
     directories: tuple[str, ...],
     against: str | None,
+    absent_key: str | None,
+    key_format: str,
+    stage: str,
     config: tuple[str, ...],
     now_ms: int | None,
     output: str,
 ) -> None:
-    """Check every batch, record, index and checkpoint. Exit code 1 if anything is wrong."""
+    """Check every batch, record, index and checkpoint. Exit code 1 if anything is wrong.
+
+    With --absent-key, only look for that key, in all files that hold records, also those that wait
+    to be deleted or that a cleaning has left: what a receipt of `forget` says.
+    """
     settings = settings_of(config)
+    if absent_key is None:
+        for name in ("key_format", "stage"):
+            if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                raise click.UsageError(f"--{name.replace('_', '-')} goes with --absent-key")
+    else:
+        if against is not None:
+            raise click.UsageError("--absent-key and --against do not go together")
+        key = key_of(absent_key, key_format, "--absent-key")
+        context.exit(_verify_absent(directories, key, stage, output))
 
     from stratalog.admin.verifying import verify as run
     from stratalog.base.filesystem import LocalFileSystem
@@ -206,6 +240,47 @@ def verify(
     else:
         click.echo(_verdict(report))
     context.exit(0 if report.is_ok else PROBLEMS_FOUND)
+
+
+def _verify_absent(directories: tuple[str, ...], key: bytes, stage: str, output: str) -> int:
+    from stratalog.admin.absent import Stage, find_key
+    from stratalog.base.filesystem import LocalFileSystem
+
+    wanted = Stage.KEY_ABSENT if stage == "key" else Stage.VALUE_ABSENT
+    warm_kernels()
+    with ProgressBar() as bar:
+        report = find_key(directories, key, wanted, LocalFileSystem(), bar)
+    if output == JSON:
+        print_json(report.as_json())
+    else:
+        click.echo("\n".join(line for item in report.partitions for line in _search(item)))
+    return 0 if report.is_ok else PROBLEMS_FOUND
+
+
+def _search(item: PartitionSearch) -> list[str]:
+    verdict = {
+        "value-present": f"values of the key: {item.values:,}, tombstones: {item.tombstones:,}",
+        "value-absent": f"no value of the key is left; tombstones: {item.tombstones:,}",
+        "key-absent": "the key is nowhere",
+        "unknown": "not all of it could be read",
+    }[item.stage.value]
+    looked = f"{counted(item.files, 'file')}, {counted(item.records, 'record')}"
+    lines = [f"{item.partition}: {looked}: {verdict}"]
+    for record in item.found[:_SHOWN]:
+        what = "a value"
+        if not record.has_value:
+            what = "a tombstone, " + (
+                "which is kept until a cleaning sets its deadline"
+                if record.expires_ms is None
+                else f"which a cleaning removes from {moment(record.expires_ms)} on"
+            )
+        lines.append(f"  {record.file}: offset {record.offset}: {what}")
+    more = item.values + item.tombstones - len(item.found[:_SHOWN])
+    lines += [f"  and {counted(more, 'record')} more"] if more else []
+    for problem in item.problems:
+        where = "" if problem.position is None else f"position {problem.position}: "
+        lines.append(f"  {problem.file}: {where}{problem.reason}")
+    return lines
 
 
 def _verdict(report: VerifyReport) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,9 +12,10 @@ from stratalog.base.clock import Clock, FixedClock, SystemClock
 from stratalog.base.errors import UsageError
 from stratalog.base.limits import LATEST_MS
 from stratalog.cli.output import print_note
-from stratalog.cli.properties import read_config_file
+from stratalog.cli.properties import read_book_file, read_config_file
 
 if TYPE_CHECKING:
+    from stratalog.config.book import SettingsBook
     from stratalog.config.kinds import Value
     from stratalog.config.settings import Settings
 
@@ -41,7 +43,7 @@ def config_option(command: Command) -> Command:
         "--config",
         multiple=True,
         metavar="NAME=VALUE",
-        help="One of Kafka's topic or broker properties; may be repeated.",
+        help="One of Kafka's topic or broker properties, see stratalog settings; may be repeated.",
     )(command)
 
 
@@ -52,6 +54,16 @@ def config_file_option(command: Command) -> Command:
         type=click.Path(exists=True, dir_okay=False),
         metavar="FILE",
         help="A broker's server.properties; --config wins over it.",
+    )(command)
+
+
+def topic_config_option(command: Command) -> Command:
+    """`--topic-config FILE`, as `topic_config`."""
+    return click.option(
+        "--topic-config",
+        type=click.Path(exists=True, dir_okay=False),
+        metavar="FILE",
+        help="Properties of topics: sections [topic NAME] and [prefix START]; --config wins.",
     )(command)
 
 
@@ -71,22 +83,53 @@ def settings_of(
     defaults: Mapping[str, Value] | None = None,
     config_file: str | None = None,
 ) -> Settings:
-    """Checked settings. Raises `click.BadParameter` with the reason."""
+    """Checked settings of every partition. Raises `click.BadParameter` with the reason."""
+    return book_of(config, defaults, config_file).of_broker()
+
+
+def book_of(
+    config: tuple[str, ...],
+    defaults: Mapping[str, Value] | None = None,
+    config_file: str | None = None,
+    topic_config: str | None = None,
+) -> SettingsBook:
+    """Checked settings, topic by topic: `--config` over `--topic-config` over `--config-file`.
+
+    What has no effect is told. Raises `click.BadParameter` with the reason and the option.
+    """
+    from stratalog.config.book import SettingsBook
+    from stratalog.config.book_file import BookFile
     from stratalog.config.settings import parse_pairs, resolve
 
-    source = "--config"
-    try:
+    with _blamed("--config"):
         given = parse_pairs(config)
-        if config_file is not None:
-            resolve(given, defaults)  # so that an error names the source it comes from
-            source = "--config-file"
-            given = {**read_config_file(config_file, given), **given}
-        settings = resolve(given, defaults)
-    except UsageError as error:
-        raise click.BadParameter(str(error), param_hint=source) from error
-    for name in settings.without_effect:
-        print_note(f"note: {name} has no effect here")
-    return settings
+        resolve(given, defaults)
+    broker, said = {}, BookFile()
+    if config_file is not None:
+        with _blamed("--config-file", config_file):
+            broker = read_config_file(config_file)
+            SettingsBook(broker, defaults=defaults or {})
+    if topic_config is not None:
+        with _blamed("--topic-config", topic_config):
+            said = read_book_file(topic_config)
+            SettingsBook(broker, said.namespaces, said.topics, defaults=defaults or {})
+    with _blamed("--config"):
+        book = SettingsBook(
+            broker, said.namespaces, said.topics, overrides=given, defaults=defaults or {}
+        )
+    for note in book.notes(config_file or ""):
+        print_note(f"note: {note}")
+    return book
+
+
+@contextmanager
+def _blamed(option: str, path: str = "") -> Iterator[None]:
+    """Says which option an error comes from, and of which file it is."""
+    try:
+        yield
+    except (UsageError, OSError) as error:
+        message = f"{path}: {error}" if path else str(error)
+        raise click.BadParameter(message, param_hint=option) from error
 
 
 def clock_of(now_ms: int | None) -> Clock:

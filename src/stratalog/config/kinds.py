@@ -6,8 +6,9 @@ for stays the same:
     Invalid value 100 for configuration segment.bytes: Value must be at least 1048576
 
 Invariants
-- I1  `parse` returns a value of its kind or raises `UsageError`; it never guesses.
+- I1  `parse` returns a value of its kind or raises `InvalidConfigError`; it never guesses.
 - I2  Rules are pure: they answer the reason for a refusal, or None.
+- I3  `parse(written(value))` is `value`.
 
 Source: Kafka's ConfigDef (types, Range, ValidString, ValidList).
 """
@@ -16,14 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 
-from stratalog.base.errors import UsageError
+from stratalog.base.errors import InvalidConfigError
 
 Value = int | float | bool | str | tuple[str, ...]
-Rule = Callable[[Value], str | None]
-"""Answers why a value is refused, or None."""
-
 INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 
@@ -39,13 +38,13 @@ class Kind(Enum):
     LIST = "LIST"
 
 
-def invalid(name: str, text: object, reason: str) -> UsageError:
+def invalid(name: str, text: object, reason: str) -> InvalidConfigError:
     """The error for a value that cannot be, in Kafka's words."""
-    return UsageError(f"Invalid value {text} for configuration {name}: {reason}")
+    return InvalidConfigError(f"Invalid value {text} for configuration {name}: {reason}")
 
 
 def parse(name: str, text: str, kind: Kind) -> Value:
-    """The value that `text` stands for. Raises `UsageError`."""
+    """The value that `text` stands for. Raises `InvalidConfigError`."""
     text = text.strip()
     match kind:
         case Kind.STRING:
@@ -60,6 +59,19 @@ def parse(name: str, text: str, kind: Kind) -> Value:
             return _double(name, text)
         case Kind.INT | Kind.LONG:
             return _whole(name, text, kind)
+
+
+def written(value: Value | None) -> str:
+    """A value as Kafka's tools write it, which `parse` reads back; nothing for None."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case tuple():
+            return ",".join(value)
+        case _:
+            return str(value)
 
 
 def _double(name: str, text: str) -> float:
@@ -84,45 +96,62 @@ def _whole(name: str, text: str, kind: Kind) -> int:
     return value
 
 
-def anything(_: Value) -> str | None:
-    """No rule."""
-    return None
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Which values are taken. `text` says it to people; `check` answers why one is refused."""
+
+    text: str
+    check: Callable[[Value], str | None]
+
+    def __call__(self, value: Value) -> str | None:
+        return self.check(value)
 
 
-def not_empty(value: Value) -> str | None:
-    """Lists and texts that say something."""
-    return None if value else "Value must not be empty"
+ANYTHING = Rule("", lambda _: None)
+"""No rule."""
+
+NOT_EMPTY = Rule("not empty", lambda value: None if value else "Value must not be empty")
+"""Lists and texts that say something."""
 
 
 def at_least(lowest: int) -> Rule:
     """Numbers from `lowest` on."""
 
-    def rule(value: Value) -> str | None:
+    def check(value: Value) -> str | None:
         assert isinstance(value, int | float), value
         return f"Value must be at least {lowest}" if value < lowest else None
 
-    return rule
+    return Rule(f"at least {lowest}", check)
 
 
 def between(lowest: float, highest: float) -> Rule:
     """Numbers from `lowest` to `highest`, both included."""
 
-    def rule(value: Value) -> str | None:
+    def check(value: Value) -> str | None:
         assert isinstance(value, int | float), value
         if value < lowest:
-            return f"Value must be at least {lowest:g}"
-        return f"Value must be no more than {highest:g}" if value > highest else None
+            return f"Value must be at least {lowest:.15g}"
+        return f"Value must be no more than {highest:.15g}" if value > highest else None
 
-    return rule
+    return Rule(f"{lowest:.15g} to {highest:.15g}", check)
 
 
 def one_of(*words: str) -> Rule:
     """A word of `words`; of a list, every word."""
 
-    def rule(value: Value) -> str | None:
+    def check(value: Value) -> str | None:
         chosen = value if isinstance(value, tuple) else (value,)
         if all(word in words for word in chosen):
             return None
         return f"String must be one of: {', '.join(words)}"
 
-    return rule
+    return Rule(f"one of {', '.join(words)}", check)
+
+
+def either(first: Rule, number: int) -> Rule:
+    """What `first` takes, and `number` besides."""
+
+    def check(value: Value) -> str | None:
+        return None if value == number else first(value)
+
+    return Rule(f"{number}, or {first.text}", check)

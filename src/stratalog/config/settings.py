@@ -1,38 +1,50 @@
-"""From what somebody wrote to checked values: `resolve({name: text}) -> Settings`.
+"""Checked values of every setting, each with where it comes from.
 
-For each setting the topic's own name wins, then the broker's synonyms in their order, then the
-default of the command that asks, then the table's. Broken rules and unknown names are refused in
-one line, the latter with the names that look alike.
+A `Settings` is made of levels (`levels.py`), one laid over the other: `unset` is the bottom,
+`over` adds a more specific level. `resolve({name: text})` is the short way for what somebody wrote
+at one place, under any names: the topic's own wins, then the broker's synonyms in their order, then
+the default of the command that asks, then the table's. Broken rules and unknown names are refused
+in one line, the latter with the names that look alike.
 
 Invariants
 - I1  A `Settings` holds a valid value for every row of the table, and where it comes from.
-- I2  What is valid alone may be refused together (min over max lag): that is checked here too.
+- I2  A level costs what it says, not what the table has: ten thousand topics share one table.
+
+What is valid alone may be refused together (`together.py`); `resolve` and the book look at that.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass, field
+from typing import Any
 
-from stratalog.base.errors import UsageError
-from stratalog.config.kinds import INT_MAX, LONG_MAX, Kind, Value, invalid, parse
-from stratalog.config.row import Setting, Synonym
-from stratalog.config.table import TABLE, WITHOUT_EFFECT
+from stratalog.base.errors import InvalidConfigError
+from stratalog.config.kinds import INT_MAX, Value
+from stratalog.config.levels import Given, Origin, Source, check, default_origin, names_at
+from stratalog.config.table import TABLE, setting, unknown
+from stratalog.config.together import check_together
+
+__all__ = ["DEFAULT", "Settings", "over", "parse_pairs", "resolve", "setting", "unknown", "unset"]
 
 DEFAULT = "default"
-_BY_NAME = {setting.name: setting for setting in TABLE}
 _SLOT_BYTES = 24
 """A key in the dedupe buffer: 16 bytes of hash and 8 of offset (CMP-5)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Values of every setting. `sources`: the name it was given by, or `DEFAULT`."""
+    """Values of every setting. `sources`: the name it was given by, or `DEFAULT`.
+
+    `levels`: what was given, the most specific first; `defaults`: those of a command.
+    """
 
     values: Mapping[str, Value | None]
     sources: Mapping[str, str]
     without_effect: tuple[str, ...] = ()
+    levels: tuple[Given, ...] = ()
+    defaults: Mapping[str, Value] = field(default_factory=dict)
 
     def is_given(self, name: str) -> bool:
         """Whether somebody set it, by this name or a synonym."""
@@ -68,6 +80,26 @@ class Settings:
         assert isinstance(value, tuple), (name, value)
         return value
 
+    def origins(self, name: str) -> tuple[Origin, ...]:
+        """All that was said of a setting, what counts first, the default last.
+
+        These are the synonyms of Kafka's DescribeConfigs (CFG-1). Raises `InvalidConfigError` for a
+        name that is no row's.
+        """
+        row = setting(name)
+        found = [
+            Origin(given.source, synonym.name, given.words[synonym.name].strip(), given.place)
+            for given in self.levels
+            for synonym in names_at(row, given.source)
+            if synonym.name in given.words
+        ]
+        default = self.defaults.get(name, row.default)
+        return tuple(found) if default is None else (*found, default_origin(row, default))
+
+    def origin(self, name: str) -> Origin:
+        """Where a setting's value comes from."""
+        return next(iter(self.origins(name)), Origin(Source.DEFAULT, name, ""))
+
     @property
     def segment_bytes(self) -> int:
         """`segment.bytes`, or `internal.segment.bytes` if that is set."""
@@ -89,101 +121,58 @@ class Settings:
         return int((buffer_bytes // _SLOT_BYTES) * self.number("log.cleaner.io.buffer.load.factor"))
 
 
-def resolve(given: Mapping[str, str], defaults: Mapping[str, Value] | None = None) -> Settings:
-    """Check what was given and fill in the rest.
+def unset(defaults: Mapping[str, Value] | None = None) -> Settings:
+    """The defaults: those of a command where they differ from the table's."""
+    values = {row.name: row.default for row in TABLE} | dict(defaults or {})
+    sources = {row.name: DEFAULT for row in TABLE}
+    return Settings(ChainMap({}, values), ChainMap({}, sources), defaults=defaults or {})
 
-    `defaults` are those of a command where they differ from the table's. Raises `UsageError`.
+
+def over(settings: Settings, given: Given) -> Settings:
+    """`settings` with a more specific level on top.
+
+    Raises `InvalidConfigError` for what it says wrong.
     """
-    for name in given:
-        if name not in _KNOWN:
-            raise UsageError(unknown(name))
-    values: dict[str, Value | None] = {}
-    sources: dict[str, str] = {}
-    for setting in TABLE:
-        values[setting.name] = (defaults or {}).get(setting.name, setting.default)
-        sources[setting.name] = DEFAULT
-        # All that is given is checked, also what a name before it overrules.
-        for synonym in reversed(_names(setting)):
-            if synonym.name in given:
-                values[setting.name] = _checked(setting, synonym, given[synonym.name])
-                sources[setting.name] = synonym.name
-    settings = Settings(values, sources, tuple(name for name in given if name in WITHOUT_EFFECT))
-    _check_together(settings)
+    checked = check(given)
+    return Settings(
+        _laid(settings.values, checked.values),
+        _laid(settings.sources, checked.names),
+        (*settings.without_effect, *checked.without_effect),
+        (given, *settings.levels),
+        settings.defaults,
+    )
+
+
+def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Mapping[str, Any]:
+    assert isinstance(below, ChainMap), below
+    changed, table = below.maps
+    return ChainMap({**changed, **above}, table)
+
+
+def resolve(given: Mapping[str, str], defaults: Mapping[str, Value] | None = None) -> Settings:
+    """Check what was given at one place, under any names, and fill in the rest.
+
+    `defaults` are those of a command where they differ from the table's.
+
+    Raises `InvalidConfigError`.
+    """
+    settings = over(unset(defaults), Given(Source.COMMAND_LINE, given))
+    check_together(settings)
     return settings
 
 
 def parse_pairs(pairs: Iterable[str]) -> dict[str, str]:
-    """`NAME=VALUE` strings as a mapping. Raises `UsageError` for another form or a name twice."""
+    """`NAME=VALUE` strings as a mapping.
+
+    Raises `InvalidConfigError` for another form or a name twice.
+    """
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         name = name.strip()
         if not equals or not name:
-            raise UsageError(f"{pair!r} is not of the form NAME=VALUE")
+            raise InvalidConfigError(f"{pair!r} is not of the form NAME=VALUE")
         if name in found:
-            raise UsageError(f"{name} is given twice")
+            raise InvalidConfigError(f"{name} is given twice")
         found[name] = text
     return found
-
-
-def unknown(name: str) -> str:
-    """What to say of a name that nobody knows: it, and what it may have been meant to be."""
-    near = get_close_matches(name, sorted(_KNOWN), n=3, cutoff=0.6)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    return f"Unknown configuration {name}{hint}"
-
-
-def _names(setting: Setting) -> tuple[Synonym, ...]:
-    return (Synonym(setting.name), *setting.synonyms)
-
-
-_KNOWN = frozenset(name.name for setting in TABLE for name in _names(setting)) | WITHOUT_EFFECT
-
-
-def _checked(setting: Setting, synonym: Synonym, text: str) -> Value:
-    value = parse(synonym.name, text, setting.kind)
-    if synonym.factor != 1:
-        assert isinstance(value, int), synonym
-        value *= synonym.factor
-    if synonym.is_forever_below_zero:
-        assert isinstance(value, int), synonym
-        if value == 0:
-            raise invalid(synonym.name, text.strip(), "Value must be -1 (unlimited) or at least 1")
-        value = max(value, -1)
-    largest = INT_MAX if setting.kind is Kind.INT else LONG_MAX
-    if isinstance(value, int) and value > largest:
-        raise invalid(synonym.name, text.strip(), f"Not a number of type {setting.kind.value}")
-    reason = setting.rule(value)
-    if reason is not None:
-        raise invalid(synonym.name, text.strip(), reason)
-    return value
-
-
-def _check_together(settings: Settings) -> None:
-    lowest, highest = (
-        settings.integer(name) for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
-    )
-    if lowest > highest:
-        raise UsageError(
-            f"conflict topic config setting min.compaction.lag.ms ({lowest}) > "
-            f"max.compaction.lag.ms ({highest})"
-        )
-    if settings.max_keys is not None and settings.max_keys < 1:
-        raise invalid(
-            settings.sources["log.cleaner.dedupe.buffer.size"],
-            settings.integer("log.cleaner.dedupe.buffer.size"),
-            "Too small for one key, at 24 bytes a key times log.cleaner.io.buffer.load.factor",
-        )
-    if settings.text("tombstone.horizon") == "segment":
-        raise invalid(
-            "tombstone.horizon",
-            "segment",
-            "Not available yet: only 'batch' is, the rule of Kafka since 3.1 (KIP-534)",
-        )
-
-
-def setting(name: str) -> Setting:
-    """The row of a topic's or broker's own name. Raises `UsageError` if there is none."""
-    if name not in _BY_NAME:
-        raise UsageError(unknown(name))
-    return _BY_NAME[name]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stratalog.base.errors import StorageIOError, StratalogError
+from stratalog.base.errors import StorageIOError, StratalogError, TooManyFilesError
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.roll import ActiveFacts
 from stratalog.log.tail import Tail
@@ -178,6 +178,10 @@ class ActiveSegment:
             if aborted:
                 self._write_aborted(aborted)
             self.indexes.append(placed)
+        except TooManyFilesError:
+            # Of the transaction index, the one file that is opened here: it is as it was.
+            self._cut_off(with_aborted=False)
+            raise
         except StratalogError:
             self._cut_off(bool(aborted))
             raise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 
 from stratalog.base.filesystem import FileSystem
 from stratalog.segment.digest import remove_digest
@@ -29,10 +30,21 @@ def rename_to_deleted(filesystem: FileSystem, directory: str, bases: Iterable[in
     return renamed
 
 
+def deleted_paths(filesystem: FileSystem, directory: str, bases: Iterable[int]) -> list[str]:
+    """The `.deleted` files of segments that are there."""
+    paths = (
+        segment_path(directory, base_offset, kind, FileState.DELETED)
+        for base_offset in bases
+        for kind in (*SEGMENT_KINDS, FileKind.SNAPSHOT)
+    )
+    return [path for path in paths if filesystem.exists(path)]
+
+
 def unlink_if_there(filesystem: FileSystem, path: str) -> None:
     """Unlink a file that somebody else may have unlinked."""
     if filesystem.exists(path):
-        filesystem.unlink(path)
+        with suppress(FileNotFoundError):  # or is just unlinking
+            filesystem.unlink(path)
 
 
 def remove_tree(filesystem: FileSystem, path: str) -> None:

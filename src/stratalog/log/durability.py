@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import StorageFullError, StorageIOError
+from stratalog.base.errors import StorageFullError, StorageIOError, TooManyFilesError
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.active import ActiveSegment
 from stratalog.segment.log_file import LogFile
@@ -47,6 +47,7 @@ class Durability:
         self._on_disk_error = on_disk_error
         # Whoever had the log before may have died between making a file and syncing its name.
         self._are_names_synced = False
+        self._is_a_name_owed = False
 
     def take_offline(self, reason: str) -> None:
         """From now on no writes. Waits for nobody."""
@@ -55,7 +56,8 @@ class Durability:
 
     @contextmanager
     def errors_told(self) -> Iterator[None]:
-        """Errors of the disk in here are passed on, those of a full one are not."""
+        """Errors of the disk in here are passed on, those of a full one are not, nor is that no
+        more files may be open."""
         try:
             yield
         except StorageIOError as error:
@@ -72,6 +74,8 @@ class Durability:
         try:
             with self.errors_told():
                 yield
+        except TooManyFilesError:
+            raise  # no fsync was tried and failed: what could not be opened can be synced later
         except StorageIOError as error:
             self.take_offline(f"{what} failed: {error}")
             raise
@@ -90,12 +94,16 @@ class Durability:
         without harm: its transaction index is the one file that was made after the last roll."""
         with self._final("a flush"):
             active.fsync()
-            if active.aborted:
+            if active.aborted or self._is_a_name_owed:
+                # A recovery that is cut itself may not find out that there was one. And a crash
+                # must not keep the next segment's name and lose this one's.
                 self._filesystem.fsync_directory(self._directory)
+                self._is_a_name_owed = False
 
     def sync_names(self, end_offset: int) -> None:
         """Files were made or completed; they and everything below `end_offset` are durable."""
         self._are_names_synced = False
+        self._is_a_name_owed = True
         with self._final("a flush"):
             self._sync_names()
         self.reached(end_offset)
@@ -104,6 +112,7 @@ class Durability:
         if not self._are_names_synced:
             self._filesystem.fsync_directory(self._directory)
             self._are_names_synced = True
+            self._is_a_name_owed = False
 
     def reached(self, end_offset: int) -> None:
         self.recovery_point = max(self.recovery_point, end_offset)

@@ -3,7 +3,8 @@
 The state that `upkeep` and `log_store` work on, and the few things that both do to it.
 
 Invariants
-- I1  What fails inside `_guarded`, but for want of space, takes its directory offline and no other.
+- I1  What fails inside `_guarded`, but for want of space or because too many files are open, takes
+      its directory offline and no other.
 - I2  A directory's checkpoints are written from what its logs say, but a log that takes no writes
       keeps the entries it had: it may not have been scanned.
 
@@ -15,8 +16,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
@@ -53,6 +55,46 @@ class StoreSettings:
     policies: Callable[[LogSettings], Sequence[Policy]] | None = None
 
 
+class Work(Protocol):
+    """Whoever else works on sealed segments: a cleaner (CLN-4)."""
+
+    def exclusively(self, topic_partition: TopicPartition) -> AbstractContextManager[None]:
+        """Nobody works on the partition inside: a round that runs is aborted and waited for.
+
+        The store calls it without its lock, which the round may need to end.
+        """
+        ...
+
+    def if_free(self, topic_partition: TopicPartition) -> AbstractContextManager[bool]:
+        """Whether nobody works on the partition; if so, nobody does inside. Waits for nobody."""
+        ...
+
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """The partition has been deleted."""
+        ...
+
+    def end(self) -> None:
+        """The store is about to close: rounds that run are aborted and waited for, and nothing
+        begins any more."""
+        ...
+
+
+class NoWork:
+    """A store without a cleaner."""
+
+    def exclusively(self, _: TopicPartition) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def if_free(self, _: TopicPartition) -> AbstractContextManager[bool]:
+        return nullcontext(True)
+
+    def forget(self, _: TopicPartition) -> None:
+        return
+
+    def end(self) -> None:
+        return
+
+
 @dataclass(slots=True)
 class Entry:
     """A partition of the store. `error`: why its log could not be opened."""
@@ -80,8 +122,16 @@ class Holdings:
         self._releases: dict[str, Callable[[], None]] = {}
         self._log_dirs: list[LogDir] = []
         self._entries: dict[TopicPartition, Entry] = {}
+        self._written_points: dict[str, tuple[dirs.Offsets, dirs.Offsets]] = {}
+        # Directories whose checkpoints may name a partition that was deleted.
+        self._unwritten: set[str] = set()
         self._is_closed = False
+        self._work: Work = NoWork()
         self.failed_dirs: dict[str, StratalogError] = {}
+
+    def attach(self, work: Work) -> None:
+        """From now on `work` is asked before sealed segments are changed."""
+        self._work = work
 
     # -- what is there ----------------------------------------------------------------------------
 
@@ -108,6 +158,11 @@ class Holdings:
         return {key: entry.error for key, entry in self._entries.items() if entry.error is not None}
 
     @property
+    def log_dirs(self) -> list[str]:
+        """The directories that were opened, those whose disk failed since among them."""
+        return [log_dir.path for log_dir in self._log_dirs]
+
+    @property
     def offline_dirs(self) -> dict[str, str]:
         """The directories that take no writes, and why."""
         offline = {log_dir.path: log_dir.offline for log_dir in self._log_dirs if log_dir.offline}
@@ -116,6 +171,28 @@ class Holdings:
     def log_dir_of(self, topic_partition: TopicPartition) -> str:
         """The directory in which a partition lies. Raises `UnknownPartitionError`."""
         return self._entry(topic_partition).log_dir.path
+
+    def writable_logs(self) -> Iterator[tuple[TopicPartition, PartitionLog]]:
+        """The logs that take writes now.
+
+        No list: ten thousand pairs that live for a moment make the collector of garbage go through
+        everything there is, which takes longer than what they are asked for.
+        """
+        for key in list(self._entries):
+            entry = self._entries.get(key)
+            if self._is_closed or entry is None:
+                continue
+            log = entry.log
+            if log is not None and log.is_writable and entry.log_dir.offline is None:
+                yield key, log
+
+    def logs(self) -> list[tuple[TopicPartition, PartitionLog]]:
+        """The logs that are open, also those that take no writes."""
+        return [(key, e.log) for key, e in list(self._entries.items()) if e.log is not None]
+
+    def cleaner_point(self, topic_partition: TopicPartition) -> int | None:
+        """The cleaner checkpoint of a log; None: it was never cleaned (CLN-3)."""
+        return self._entry(topic_partition).log_dir.cleaned.get(topic_partition)
 
     def _writable(self, log_dir: LogDir) -> LogDir:
         if log_dir.offline is not None:
@@ -127,14 +204,6 @@ class Holdings:
         if self._is_closed:
             return []
         return [log_dir for log_dir in self._log_dirs if log_dir.offline is None]
-
-    def _writable_logs(self) -> list[tuple[TopicPartition, LogDir, PartitionLog]]:
-        return [
-            (key, entry.log_dir, entry.log)
-            for key, entry in list(self._entries.items())
-            if entry.log is not None and entry.log.is_writable and entry.log_dir.offline is None
-            if not self._is_closed
-        ]
 
     def _ends_locked(self, log_dir: LogDir) -> dict[TopicPartition, int]:
         return {
@@ -155,6 +224,38 @@ class Holdings:
             log_dir.starts = before
             raise
 
+    def set_cleaner_point(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Move a log's cleaner checkpoint, durably, after everything below it was swapped in.
+
+        Raises `UnknownPartitionError`, `LogOfflineError`, `StorageIOError`.
+        """
+        with self._lock:
+            log_dir = self._writable(self._entry(topic_partition).log_dir)
+            if log_dir.cleaned.get(topic_partition) != offset:
+                self._set_cleaned_locked(log_dir, {**log_dir.cleaned, topic_partition: offset})
+
+    def _lower_cleaned_locked(
+        self, log_dir: LogDir, topic_partition: TopicPartition, offset: int | None
+    ) -> None:
+        """The cleaner checkpoint of a log that is truncated at `offset`, or deleted (None)."""
+        found = log_dir.cleaned.get(topic_partition)
+        if found is None or (offset is not None and found <= offset):
+            return
+        rest = {key: point for key, point in log_dir.cleaned.items() if key != topic_partition}
+        if offset is not None:
+            rest[topic_partition] = offset
+        self._set_cleaned_locked(log_dir, rest)
+
+    def _set_cleaned_locked(self, log_dir: LogDir, cleaned: dict[TopicPartition, int]) -> None:
+        before = log_dir.cleaned
+        log_dir.cleaned = cleaned
+        try:
+            with self._guarded(log_dir):
+                dirs.write_cleaned(log_dir, self._filesystem)
+        except StratalogError:
+            log_dir.cleaned = before
+            raise
+
     def _write_points_locked(self, log_dir: LogDir) -> None:
         points = dict(log_dir.points or {})
         for key, entry in self._entries.items():
@@ -162,10 +263,21 @@ class Holdings:
             if entry.log_dir is log_dir and entry.log is not None and entry.log.is_writable:
                 points[key] = entry.log.recovery_point
         log_dir.points = points
+        ends = self._ends_locked(log_dir)
+        if self._written_points.get(log_dir.path) == (points, ends):
+            return  # thousands of lines, that are there already
         with self._guarded(log_dir):
-            dirs.write_points(log_dir, self._ends_locked(log_dir), self._filesystem)
+            dirs.write_points(log_dir, ends, self._filesystem)
+        # Copies: the others are changed in place where a log is deleted or truncated.
+        self._written_points[log_dir.path] = (dict(points), ends)
 
     # -- disks fail -------------------------------------------------------------------------------
+
+    def disk_failed(self, topic_partition: TopicPartition, error: Exception) -> None:
+        """Somebody else found the disk of a partition failing: its directory goes offline."""
+        entry = self._entries.get(topic_partition)
+        if entry is not None:
+            self._on_disk_error(entry.log_dir, StorageIOError(str(error)))
 
     def _on_disk_error(self, log_dir: LogDir, error: StorageIOError) -> None:
         """Waits for no lock: whoever tells may hold that of its log."""
@@ -179,7 +291,7 @@ class Holdings:
 
     @contextmanager
     def _guarded(self, log_dir: LogDir) -> Iterator[None]:
-        """What fails in here, but for want of space, takes the directory offline."""
+        """What fails in here, but for want of space or of open files, takes it offline."""
         try:
             yield
         except StorageFullError:

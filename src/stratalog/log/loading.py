@@ -51,7 +51,7 @@ def load_log(
     now_ms: int,
     log_start_offset: int | None,
     writable: bool,
-    repair_tail: bool,
+    may_be_torn: bool,
 ) -> LoadedLog:
     """The log in a directory.
 
@@ -68,7 +68,7 @@ def load_log(
                 now_ms=now_ms,
                 log_start_offset=log_start_offset,
                 writable=writable,
-                repair_tail=repair_tail,
+                may_be_torn=may_be_torn,
             )
             if writable:
                 return loaded
@@ -104,7 +104,7 @@ def _load(
     now_ms: int,
     log_start_offset: int | None,
     writable: bool,
-    repair_tail: bool,
+    may_be_torn: bool,
 ) -> LoadedLog:
     contents = sort_out(filesystem.list_directory(directory))
     if not contents.bases:
@@ -133,7 +133,7 @@ def _load(
         interval_bytes=settings.index_interval_bytes,
         aborted=aborted[-1],
         writable=writable,
-        repair_tail=repair_tail,
+        may_be_torn=may_be_torn,
     )
     segments = segments_of([*sealed, tail.segment])
     for base_offset in damaged:
@@ -142,7 +142,7 @@ def _load(
         )
     tail = replace(tail, segment=segments.active)
     start = max(log_start_offset or 0, segments.bases[0])
-    if start > tail.next_offset and repair_tail:
+    if start > tail.next_offset and may_be_torn:
         start = tail.next_offset  # nothing is left to read
     if start > tail.next_offset:
         raise CorruptionError(
@@ -160,7 +160,7 @@ def _load(
         replay(producers, segments, start if newest is None else newest, tail.next_offset)
     except CorruptionError:
         # Damage inside: what is whole stays readable (RCV-7). Its readers meet it where it is.
-        if not repair_tail:
+        if not may_be_torn:
             raise
     return LoadedLog(segments, tail, start, producers, newest)
 

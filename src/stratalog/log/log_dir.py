@@ -5,6 +5,7 @@
       .kafka_cleanshutdown                 there while nobody has it open, if it was closed in order
       recovery-point-offset-checkpoint     what is below has been flushed
       log-start-offset-checkpoint          what is below has been deleted
+      cleaner-offset-checkpoint            what is below has been cleaned
       replication-offset-checkpoint        Kafka's high watermarks: here the log ends
       orders-0/  orders-1/                 partitions
       orders-2.<id>-delete/                partitions that are being deleted
@@ -19,6 +20,7 @@ Invariants
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +45,7 @@ from stratalog.segment.names import (
 METADATA_TOPIC = "__cluster_metadata"
 """Kafka's own log of its cluster looks like a partition and is none."""
 
+_LOG = logging.getLogger("stratalog.log")
 _DELETED_SUFFIX = "-delete"
 _CLEAN_SHUTDOWN = b'{"version":0,"brokerEpoch":-1}'
 
@@ -53,7 +56,8 @@ Offsets = dict[TopicPartition, int]
 class LogDir:
     """A log directory that is open. Belongs to its store, whose lock guards it.
 
-    `starts` and `points` are what the checkpoints say; `points` None: its file is damaged.
+    `starts`, `points` and `cleaned` are what the checkpoints say; `points` None: its file is
+    damaged.
     `offline`: why nothing is written here any more.
     """
 
@@ -63,6 +67,7 @@ class LogDir:
     partitions: tuple[TopicPartition, ...]
     starts: Offsets
     points: Offsets | None
+    cleaned: Offsets
     offline: str | None = None
 
     def partition_path(self, topic_partition: TopicPartition) -> str:
@@ -103,13 +108,15 @@ def open_log_dir(path: str, release: Callable[[], None], filesystem: FileSystem)
     starts = _without_strangers(path, LOG_START_OFFSET_CHECKPOINT, starts, found, filesystem)
     if points is not None:
         points = _without_strangers(path, RECOVERY_POINT_CHECKPOINT, points, found, filesystem)
-    _forget_cleaned_strangers(path, found, filesystem)
+    cleaned = _read_cleaned(path, found, filesystem)
     marker = os.path.join(path, CLEAN_SHUTDOWN_FILE)
     was_clean = filesystem.exists(marker)
     if was_clean:
         filesystem.unlink(marker)
-        filesystem.fsync_directory(path)
-    return LogDir(path, release, was_clean, tuple(sorted(found)), starts, points)
+    # Also without one: whoever unlinked it may not have come to the sync, and a marker that comes
+    # back would speak of what is written from here on.
+    filesystem.fsync_directory(path)
+    return LogDir(path, release, was_clean, tuple(sorted(found)), starts, points, cleaned)
 
 
 def read_log_dir_checkpoint(path: str, name: str, filesystem: FileSystem) -> Offsets:
@@ -145,14 +152,14 @@ def _without_strangers(
     return kept
 
 
-def _forget_cleaned_strangers(
-    path: str, partitions: set[TopicPartition], filesystem: FileSystem
-) -> None:
+def _read_cleaned(path: str, partitions: set[TopicPartition], filesystem: FileSystem) -> Offsets:
+    """The cleaner checkpoints. Damaged ones are dropped: all is cleaned again, and nothing lost."""
     try:
         cleaned = read_checkpoint(filesystem, os.path.join(path, CLEANER_OFFSET_CHECKPOINT))
-    except CorruptionError:
-        return  # whoever cleans next is told; nothing that it could say is lost by cleaning again
-    _without_strangers(path, CLEANER_OFFSET_CHECKPOINT, cleaned, partitions, filesystem)
+    except CorruptionError as error:
+        _LOG.error("%s; every log in %s counts as never cleaned", error, path)
+        return {}
+    return _without_strangers(path, CLEANER_OFFSET_CHECKPOINT, cleaned, partitions, filesystem)
 
 
 def _is_deleted(name: str) -> bool:
@@ -183,21 +190,10 @@ def write_points(log_dir: LogDir, ends: Offsets, filesystem: FileSystem) -> None
     write_checkpoint(filesystem, os.path.join(log_dir.path, HIGH_WATERMARK_CHECKPOINT), ends)
 
 
-def lower_cleaner_point(
-    log_dir: LogDir, topic_partition: TopicPartition, offset: int | None, filesystem: FileSystem
-) -> None:
-    """The cleaner's checkpoint of a log that was truncated at `offset`, or deleted (None)."""
+def write_cleaned(log_dir: LogDir, filesystem: FileSystem) -> None:
+    """Make the cleaner checkpoints durable (CLN-3). Raises `StorageIOError`."""
     path = os.path.join(log_dir.path, CLEANER_OFFSET_CHECKPOINT)
-    try:
-        entries = read_checkpoint(filesystem, path)
-    except CorruptionError:
-        return  # whoever cleans next is told; nothing that it could say is lost by cleaning again
-    found = entries.pop(topic_partition, None)
-    if found is None or (offset is not None and found <= offset):
-        return
-    if offset is not None:
-        entries[topic_partition] = offset
-    write_checkpoint(filesystem, path, entries)
+    write_checkpoint(filesystem, path, log_dir.cleaned)
 
 
 def close_log_dir(log_dir: LogDir, filesystem: FileSystem, *, is_clean: bool) -> None:

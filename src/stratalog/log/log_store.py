@@ -39,6 +39,7 @@ from stratalog.base.errors import (
     PartitionExistsError,
     PolicyViolationError,
     StratalogError,
+    TooManyFilesError,
     UsageError,
 )
 from stratalog.base.filesystem import FileSystem
@@ -181,7 +182,7 @@ class LogStore(Upkeep):
         point = None if log_dir.points is None else log_dir.points.get(key, 0)
         if progress is not None and not log_dir.was_clean:
             unclean = Unclean(point, lambda count: progress.note(scanned_bytes=count))
-        return PartitionLog.open(
+        log = PartitionLog.open(
             log_dir.partition_path(key),
             self._settings_of(key),
             self._filesystem,
@@ -192,6 +193,9 @@ class LogStore(Upkeep):
             flushed_to=(point or 0) if unclean is None else 0,
             on_disk_error=partial(self._on_disk_error, log_dir),
         )
+        log.on_change = partial(self._changed.add, key)
+        self._changed.add(key)
+        return log
 
     # -- partitions come and go -------------------------------------------------------------------
 
@@ -208,6 +212,11 @@ class LogStore(Upkeep):
                 raise PartitionExistsError(f"there is a partition {topic_partition} already")
             log_dir = self._emptiest_locked()
             with self._guarded(log_dir):
+                if log_dir.path in self._unwritten:
+                    dirs.write_starts(log_dir, self._filesystem)
+                    dirs.write_points(log_dir, self._ends_locked(log_dir), self._filesystem)
+                    dirs.write_cleaned(log_dir, self._filesystem)
+                    self._unwritten.discard(log_dir.path)
                 log = self._open_log(topic_partition, log_dir, None, create=True)
             self._entries[topic_partition] = Entry(log_dir, log)
             return log
@@ -227,6 +236,11 @@ class LogStore(Upkeep):
 
         Readers that hold a view go on reading. Raises `UnknownPartitionError`, `StorageIOError`.
         """
+        with self._work.exclusively(topic_partition):
+            self._delete(topic_partition)
+        self._work.forget(topic_partition)
+
+    def _delete(self, topic_partition: TopicPartition) -> None:
         with self._lock:
             self._check_open_locked()
             entry = self._entry(topic_partition)
@@ -241,22 +255,33 @@ class LogStore(Upkeep):
                 log_dir.path, dirs.deleted_name(topic_partition, uuid.uuid4().hex)
             )
             with self._guarded(log_dir):
-                self._filesystem.rename(log_dir.partition_path(topic_partition), doomed)
-                self._filesystem.fsync_directory(log_dir.path)
+                path = log_dir.partition_path(topic_partition)
+                self._filesystem.rename(path, doomed)
+                try:
+                    self._filesystem.fsync_directory(log_dir.path)
+                except TooManyFilesError:
+                    self._filesystem.rename(doomed, path)  # to be deleted again
+                    raise
                 del self._entries[topic_partition]
+                delay_ms = self._settings_of(topic_partition).file_delete_delay_ms
+                self._doomed.append((self._clock.now_ms() + delay_ms, log_dir, doomed))
+                _LOG.info("%s is deleted", topic_partition)
                 # One of the same name must not begin where this one ended (dirs, I3).
                 self._forget_locked(log_dir, topic_partition)
-            delay_ms = self._settings_of(topic_partition).file_delete_delay_ms
-            self._doomed.append((self._clock.now_ms() + delay_ms, log_dir, doomed))
-            _LOG.info("%s is deleted", topic_partition)
 
     def _forget_locked(self, log_dir: LogDir, topic_partition: TopicPartition) -> None:
-        if log_dir.starts.pop(topic_partition, None) is not None:
-            dirs.write_starts(log_dir, self._filesystem)
+        # In memory first: what cannot be written now is written before another one is made.
+        self._unwritten.add(log_dir.path)
+        start = log_dir.starts.pop(topic_partition, None)
         if log_dir.points is not None:
             log_dir.points.pop(topic_partition, None)
+        cleaned = log_dir.cleaned.pop(topic_partition, None)
+        if start is not None:
+            dirs.write_starts(log_dir, self._filesystem)
         dirs.write_points(log_dir, self._ends_locked(log_dir), self._filesystem)
-        dirs.lower_cleaner_point(log_dir, topic_partition, None, self._filesystem)
+        if cleaned is not None:
+            dirs.write_cleaned(log_dir, self._filesystem)
+        self._unwritten.discard(log_dir.path)
 
     # -- records go -------------------------------------------------------------------------------
 
@@ -293,7 +318,7 @@ class LogStore(Upkeep):
         Durable when it returns. The checkpoints come down first: records that are appended later
         are not to be taken for flushed or cleaned ones.
         """
-        with self._lock:
+        with self._work.exclusively(topic_partition), self._lock:
             self._check_open_locked()
             log = self.get(topic_partition)
             log_dir = self._writable(self._entry(topic_partition).log_dir)
@@ -303,7 +328,7 @@ class LogStore(Upkeep):
                 if log_dir.points is not None and log_dir.points.get(topic_partition, 0) > end:
                     log_dir.points[topic_partition] = end
                     dirs.write_points(log_dir, self._ends_locked(log_dir), self._filesystem)
-                dirs.lower_cleaner_point(log_dir, topic_partition, end, self._filesystem)
+                self._lower_cleaned_locked(log_dir, topic_partition, end)
                 return log.truncate_to(offset)
 
     # -- the end ----------------------------------------------------------------------------------
@@ -317,6 +342,7 @@ class LogStore(Upkeep):
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
+        self._work.end()
         with self._lock:
             if self._is_closed:
                 return

@@ -85,10 +85,6 @@ class Mending:
         """After the last batch that is kept."""
         return int(self.kept[-1, LAST]) + 1 if len(self.kept) else self.base_offset
 
-    @property
-    def kept_bytes(self) -> int:
-        return int(self.kept[:, SIZE].sum())
-
     def before_damage(self) -> Mending:
         """Only what lies before the first gap; the rest is one gap."""
         first = self.gaps[0]

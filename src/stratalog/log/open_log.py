@@ -44,9 +44,14 @@ from stratalog.segment.names import LEADER_EPOCH_CHECKPOINT
 from stratalog.segment.segments import Segments
 
 
+def _nothing() -> None:
+    return
+
+
 class OpenLog(LogReads):
     """Base of `PartitionLog`; use that. `_lock` guards everything; that of `_durable` is taken
-    before it."""
+    before it. `on_change` is called after each append and change of settings: there may be
+    something to flush by the clock; it must not wait."""
 
     def __init__(
         self,
@@ -74,6 +79,7 @@ class OpenLog(LogReads):
         self._last_snapshot = -1 if loaded.newest_snapshot is None else loaded.newest_snapshot
         self._durable = Durability(path, filesystem, clock, opened.recovery_point, on_disk_error)
         self._digested: WeakSet[LogFile] = WeakSet()
+        self.on_change: Callable[[], object] = _nothing
         self._lock = threading.RLock()
         segments = loaded.segments
         if self._active is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from stratalog.base.errors import CorruptionError, UsageError
+from stratalog.base.errors import CorruptionError, TooManyFilesError, UsageError
 from stratalog.base.filesystem import FileSystem, make_durable_directory
 from stratalog.log.active import ActiveSegment
 from stratalog.log.leader_epochs import (
@@ -30,7 +30,8 @@ from stratalog.log.loading import LoadedLog, load_log
 from stratalog.log.quarantine import QuarantineNote, read_quarantine, write_quarantine
 from stratalog.log.recovery import OnScanned, Recovery, recover
 from stratalog.log.settings import LogSettings
-from stratalog.segment.names import LEADER_EPOCH_CHECKPOINT
+from stratalog.segment.names import LEADER_EPOCH_CHECKPOINT, FileKind
+from stratalog.segment.segment import segment_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def read_log(
     *,
     now_ms: int,
     log_start_offset: int | None,
-    repair_tail: bool,
+    may_be_torn: bool,
 ) -> OpenedLog:
     """The log for readers; no file is changed. Raises as `load_log`."""
     loaded = load_log(
@@ -76,7 +77,7 @@ def read_log(
         now_ms=now_ms,
         log_start_offset=log_start_offset,
         writable=False,
-        repair_tail=repair_tail,
+        may_be_torn=may_be_torn,
     )
     epochs, _ = _epochs(filesystem, directory, loaded)
     return OpenedLog(loaded, epochs, None, loaded.tail.next_offset)
@@ -125,7 +126,7 @@ def open_log(
                 now_ms=now_ms,
                 log_start_offset=log_start_offset,
                 writable=True,
-                repair_tail=False,
+                may_be_torn=False,
             )
             if unclean is None:
                 _check_bounds(loaded, log_start_offset, flushed_to, directory)
@@ -141,7 +142,7 @@ def open_log(
             settings,
             now_ms=now_ms,
             log_start_offset=log_start_offset,
-            repair_tail=True,
+            may_be_torn=True,
         )
         return OpenedLog(opened.loaded, opened.epochs, None, 0, resolved, recovery, note)
     epochs, stored = _epochs(filesystem, directory, loaded)
@@ -179,7 +180,12 @@ def _create(
         interval_bytes=settings.index_interval_bytes,
         now_ms=now_ms,
     ).indexes.close()
-    filesystem.fsync_directory(directory)
+    try:
+        filesystem.fsync_directory(directory)
+    except TooManyFilesError:
+        # Whoever tries again would find a segment, and take its name for durable.
+        filesystem.unlink(segment_path(directory, base_offset, FileKind.LOG))
+        raise
 
 
 def _recover(

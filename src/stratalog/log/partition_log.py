@@ -17,6 +17,7 @@ Invariants
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,9 +31,11 @@ from stratalog.base.errors import (
     StorageFullError,
     StorageIOError,
     StratalogError,
+    TooManyFilesError,
 )
 from stratalog.base.filesystem import FileSystem
-from stratalog.log.deletion import rename_to_deleted
+from stratalog.base.open_files import check_open_files
+from stratalog.log.deletion import deleted_paths, rename_to_deleted
 from stratalog.log.leader_epochs import assigned, cut_at_start
 from stratalog.log.open_log import OpenLog
 from stratalog.log.opening import Unclean, open_log, read_log
@@ -49,12 +52,13 @@ from stratalog.log.producer_state import (
 )
 from stratalog.log.retention import Deletion
 from stratalog.log.settings import LogSettings
-from stratalog.log.swap import swap
+from stratalog.log.swap import Replacement, has_intent, swap
 from stratalog.log.truncation import plan_truncation, write_truncated
 from stratalog.record.builder import NewRecord, build_batch
 from stratalog.record.codec import Codec
 from stratalog.record.control import ControlType, build_marker
-from stratalog.segment.segment import Segment
+from stratalog.segment.names import FileState
+from stratalog.segment.segment import Segment, open_segment
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -88,7 +92,7 @@ class PartitionLog(OpenLog):
         log_start_offset: int | None = None,
         create: bool = False,
         read_only: bool = False,
-        repair_tail: bool = False,
+        may_be_torn: bool = False,
         unclean: Unclean | None = None,
         flushed_to: int = 0,
         on_disk_error: Callable[[StorageIOError], None] = lambda _: None,
@@ -101,7 +105,7 @@ class PartitionLog(OpenLog):
         RCV-7).
 
         `read_only` changes no file; it is also for a directory that a live process writes. With
-        `repair_tail` it ends before a torn last part of the active segment, which is an error
+        `may_be_torn` it ends before a torn last part of the active segment, which is an error
         otherwise.
 
         `on_disk_error` is told of errors of the disk, but not of a full one; it must not wait.
@@ -117,7 +121,7 @@ class PartitionLog(OpenLog):
                 settings,
                 now_ms=now_ms,
                 log_start_offset=log_start_offset,
-                repair_tail=repair_tail,
+                may_be_torn=may_be_torn,
             )
         else:
             opened = open_log(
@@ -242,6 +246,7 @@ class PartitionLog(OpenLog):
             apply(self._producers, change)
         segments = self.segments.with_active(active.value())
         self._view = self._view_of(segments, self.log_start_offset, made.last_offset + 1)
+        self.on_change()
         return AppendResult(
             made.first_offset,
             made.last_offset,
@@ -268,6 +273,63 @@ class PartitionLog(OpenLog):
                     segment.indexes.retire()
             segments = self.segments.replaced(removed, added)
             self._view = self._view_of(segments, self.log_start_offset, self.log_end_offset)
+
+    def swap_in(self, replacement: Replacement) -> list[str]:
+        """Put cleaned segments in the place of sealed ones (CMP-12); the paths to unlink later.
+
+        Durable when it returns; appends and reads go on meanwhile. Nobody else may change sealed
+        segments at the same time. Raises `StorageFullError` and `TooManyFilesError`, after which
+        the log is as it was and goes on; `StorageIOError`, after which it takes no writes until it
+        is opened again, as after any error once the swap is decided.
+        """
+        self.check_writable()
+        bases = [segment.base_offset for segment in replacement.new]
+        a_part = os.path.join(self.path, next(iter(replacement.new[0].parts.values())))
+        with self._durable.errors_told():
+            is_begun = False
+
+            def publish() -> None:
+                nonlocal is_begun
+                is_begun = True
+                self._publish_swapped(replacement.old_bases, bases, FileState.SWAP)
+
+            try:
+                # Once it is decided, each new segment is opened under two names, and a file is read
+                # or synced beside them.
+                check_open_files(self._filesystem, a_part, 2 * len(bases) + 2)
+                swap(self._filesystem, self.path, replacement, publish)
+                # With their final names they load their indexes when they are needed. What was
+                # published first is open, and loaded, and would do.
+                with suppress(TooManyFilesError):
+                    self._publish_swapped(bases, bases, FileState.FINAL)
+            except BaseException as error:
+                is_disk = isinstance(error, (StorageIOError, FileNotFoundError))
+                is_disk = is_disk and not isinstance(error, StorageFullError)
+                # Also what is none of the disk's: another swap would write over the intent.
+                if is_disk or is_begun or has_intent(self._filesystem, self.path):
+                    self.take_offline(f"a swap failed: {error}")
+                raise
+        return deleted_paths(self._filesystem, self.path, replacement.old_bases)
+
+    def _publish_swapped(
+        self, removed: Collection[int], bases: Collection[int], state: FileState
+    ) -> None:
+        added = [
+            open_segment(
+                self._filesystem,
+                self.path,
+                base,
+                interval_bytes=self.settings.index_interval_bytes,
+                state=state,
+            )
+            for base in bases
+        ]
+        self.replace_segments(removed, added)
+
+    def configure(self, settings: LogSettings) -> None:
+        """Go by other settings from the next call on (CFG-2)."""
+        self.settings = settings
+        self.on_change()
 
     def advance_log_start(self, offset: int) -> None:
         """Move the log start offset up; making that durable first is the caller's business (RET-6).
@@ -338,15 +400,22 @@ class PartitionLog(OpenLog):
             source = self.segments.get(plan.source_base)
             assert source is not None
             interval_bytes = self.settings.index_interval_bytes
+            # Snapshots of more are about to go, whatever comes of the rest.
+            self._last_snapshot = min(self._last_snapshot, plan.end_offset)
+            is_begun = False
             try:
                 made = write_truncated(self._filesystem, self.path, plan, source, interval_bytes)
                 for segment in self.segments.from_offset(plan.source_base):
                     segment.indexes.retire()
+                # As many as opening the log takes for each of its segments, and some more.
+                check_open_files(self._filesystem, active.log.path, len(self.segments) + 6)
+                is_begun = True
                 active.indexes.close()
                 swap(self._filesystem, self.path, made)
                 self._reload_locked(plan.end_offset)
             except StratalogError as error:
-                self.take_offline(f"a truncation failed: {error}")
+                if is_begun or not isinstance(error, TooManyFilesError):
+                    self.take_offline(f"a truncation failed: {error}")
                 raise
             return self.log_end_offset
 

@@ -95,6 +95,7 @@ def recompressed(checked: CheckedSet, settings: LogSettings, now_ms: int) -> Che
             content = with_codec(
                 Batch(header, memoryview(content)),
                 codec,
+                level=settings.compression_level,
                 limit_bytes=limit_bytes,
                 log_append_time_ms=append_time_ms,
                 max_timestamp=batch.max_timestamp,

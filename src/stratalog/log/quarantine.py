@@ -10,8 +10,13 @@ import json
 import os
 from dataclasses import asdict, dataclass
 
-from stratalog.base.errors import CorruptionError, StorageIOError
-from stratalog.base.filesystem import FileSystem, read_file, write_file_atomically
+from stratalog.base.errors import CorruptionError, StorageIOError, TooManyFilesError
+from stratalog.base.filesystem import (
+    FileSystem,
+    make_durable_directory,
+    read_file,
+    write_file_atomically,
+)
 from stratalog.segment.names import STATE_DIRECTORY
 
 QUARANTINE_FILE = "quarantine"
@@ -40,9 +45,7 @@ def write_quarantine(filesystem: FileSystem, directory: str, note: QuarantineNot
     path = os.path.join(state_directory, QUARANTINE_FILE)
     if filesystem.exists(path):
         return
-    if not filesystem.exists(state_directory):
-        filesystem.make_directory(state_directory)
-        filesystem.fsync_directory(directory)
+    make_durable_directory(filesystem, state_directory)
     write_file_atomically(filesystem, path, json.dumps(asdict(note)).encode() + b"\n")
 
 
@@ -60,6 +63,8 @@ def read_quarantine(filesystem: FileSystem, directory: str) -> QuarantineNote | 
         )
     except FileNotFoundError:
         return None
+    except TooManyFilesError:
+        raise  # it need not be there at all
     except StorageIOError:
         if filesystem.stat(path).size_bytes <= _MAX_BYTES:
             raise

@@ -259,10 +259,18 @@ def _producers_at(work: _Recovering, bases: tuple[int, ...], slot: int) -> Produ
     base_offset = bases[slot]
     offsets = sort_out(work.filesystem.list_directory(work.directory)).snapshots
     state, start, _ = snapshots.load_newest(
-        work.filesystem, work.directory, [o for o in offsets if o <= base_offset], 0, _KEEP_ALL_MS
+        work.filesystem,
+        work.directory,
+        # One below the first segment speaks of what retention has deleted: markers between may be
+        # gone with it.
+        [offset for offset in offsets if bases[0] <= offset <= base_offset],
+        0,
+        _KEEP_ALL_MS,
     )
     start = bases[0] if start is None else start
-    if start < base_offset:
+    if start < base_offset or state.open_transactions:
+        # Where open transactions began is looked at, too: cleaning may have ended their traces.
+        first = bases[0] if state.open_transactions else start
         between = [
             open_segment(
                 work.filesystem,
@@ -272,7 +280,7 @@ def _producers_at(work: _Recovering, bases: tuple[int, ...], slot: int) -> Produ
                 aborted=(),
             )
             for base, following in pairwise(bases[: slot + 1])
-            if following > start
+            if following > first
         ]
         replay(state, segments_of(between), start, base_offset)
     return state
@@ -305,12 +313,12 @@ def _apply(work: _Recovering, action: Action, now_ms: int) -> None:
 
 
 def _drop(work: _Recovering, bases: tuple[int, ...]) -> None:
+    """Durable before a cut is (`_cut`), and at the end: as long as there is damage, or the log's
+    start is above them, the next recovery drops what is back."""
     for base_offset in bases:
         for kind in (*SEGMENT_KINDS, FileKind.SNAPSHOT):
             _unlink(work, work.path(base_offset, kind))
         _unlink_digest(work, base_offset)
-    if bases:
-        work.filesystem.fsync_directory(work.directory)
 
 
 def _cut(work: _Recovering, cut: Cut) -> None:

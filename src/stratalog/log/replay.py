@@ -8,6 +8,7 @@ Invariants
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from stratalog.base.errors import CorruptionError
 from stratalog.log.producer_state import (
@@ -85,6 +86,7 @@ def replay(state: ProducerState, segments: Segments, start_offset: int, end_offs
 
     Raises `CorruptionError`, naming file and position.
     """
+    _forget_ended(state, segments, start_offset)
     for segment in segments.from_offset(start_offset):
         if segment.base_offset >= end_offset:
             return
@@ -92,6 +94,40 @@ def replay(state: ProducerState, segments: Segments, start_offset: int, end_offs
             if batch.base_offset >= end_offset:
                 return
             apply(state, batch)
+
+
+def _forget_ended(state: ProducerState, segments: Segments, start_offset: int) -> None:
+    """Close the transactions of a snapshot at `start_offset` whose data has been cleaned away.
+
+    Cleaning never touches an open transaction (CMP-14). So one that has no batch left before the
+    snapshot, where it had one, has ended; and with its data its marker may be gone: nothing that is
+    replayed would close it, and the last stable offset would stand still for ever. Batches of it
+    behind the snapshot open it again where they lie, for a marker that is still there.
+    """
+    for first_offset, producer_id in list(state.open_transactions.items()):
+        # What retention has deleted may have been open all the same.
+        is_known = segments.floor(first_offset) is not None
+        if is_known and not _has_data(segments, producer_id, first_offset, start_offset):
+            state.put(replace(state.entries[producer_id], current_txn_first_offset=None))
+
+
+def _has_data(segments: Segments, producer_id: int, first_offset: int, end_offset: int) -> bool:
+    """Whether a producer has transactional data in [first, end); also if damage hides that."""
+    try:
+        for segment in segments.from_offset(first_offset):
+            if segment.base_offset >= end_offset:
+                return False
+            first = segment.find(first_offset)
+            for placed in () if first is None else segment.headers(first.position):
+                header = placed.header
+                if header.base_offset >= end_offset:
+                    return False
+                is_data = header.is_transactional and not header.is_control
+                if is_data and header.producer_id == producer_id:
+                    return True
+    except CorruptionError:
+        return True  # told by whoever reads it
+    return False
 
 
 def aborted_of(state: ProducerState, segment: Segment) -> tuple[AbortedTxn, ...]:

@@ -36,6 +36,7 @@ class LogSettings:
     flush_messages: int = INT64_MAX
     flush_ms: int = INT64_MAX
     compression: Codec | None = None  # None keeps what the producer chose
+    compression_level: int | None = None  # None: the codec's own
 
     @property
     def is_compacted(self) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 
-from stratalog.base.errors import CorruptionError, StorageIOError
+from stratalog.base.errors import CorruptionError, StorageIOError, TooManyFilesError
 from stratalog.base.filesystem import FileSystem, read_file
 from stratalog.base.limits import MAX_SNAPSHOT_BYTES
 from stratalog.log.producer_state import (
@@ -78,6 +78,8 @@ def read_snapshot(filesystem: FileSystem, directory: str, offset: int) -> list[P
         return decode_snapshot(read_file(filesystem, path, MAX_SNAPSHOT_BYTES))
     except CorruptionError as error:
         raise error.located(path) from None
+    except TooManyFilesError:
+        raise  # it need not be there at all
     except StorageIOError as error:
         if filesystem.stat(path).size_bytes > MAX_SNAPSHOT_BYTES:
             raise CorruptionError("larger than any producer snapshot", file=path) from error

@@ -25,11 +25,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from stratalog.base.errors import CorruptionError
-from stratalog.base.filesystem import FileSystem, read_file, write_file_atomically
+from stratalog.base.filesystem import (
+    FileSystem,
+    make_durable_directory,
+    read_file,
+    write_file_atomically,
+)
 from stratalog.record.checksum import crc32c
 from stratalog.segment.digest import remove_digest
 from stratalog.segment.names import (
@@ -282,12 +288,15 @@ def carry_out(
 ) -> None:
     """Steps 2 to 4: the new segments' files lie there as `.cleaned` or `.swap`, durably."""
     state_directory = os.path.join(directory, STATE_DIRECTORY)
-    if not filesystem.exists(state_directory):
-        filesystem.make_directory(state_directory)
-        filesystem.fsync_directory(directory)
+    make_durable_directory(filesystem, state_directory)
     path = os.path.join(state_directory, SWAP_INTENT)
     write_file_atomically(filesystem, path, intent.encode())
     _redo(filesystem, directory, intent, publish)
+
+
+def has_intent(filesystem: FileSystem, directory: str) -> bool:
+    """Whether a swap is under way, which the next open would finish."""
+    return filesystem.exists(os.path.join(directory, STATE_DIRECTORY, SWAP_INTENT))
 
 
 def finish_swap(filesystem: FileSystem, directory: str) -> SwapIntent | None:
@@ -338,5 +347,6 @@ def remove_deleted(filesystem: FileSystem, directory: str) -> Sequence[str]:
         if (parsed := parse(name)) is not None and parsed.state is FileState.DELETED
     ]
     for name in removed:
-        filesystem.unlink(os.path.join(directory, name))
+        with suppress(FileNotFoundError):  # its delay is over, and somebody else was faster
+            filesystem.unlink(os.path.join(directory, name))
     return removed

@@ -5,7 +5,7 @@ checksum. Two kinds of damage end the walk (RCV-1): a part of a batch at the fil
 leaves it, and bytes that are no batch. Before the last index entry nothing is looked at.
 
 Invariants
-- I1  The log ends before damage only if `repair_tail` says so; otherwise damage is an error.
+- I1  The log ends before damage only if `may_be_torn` says so; otherwise damage is an error.
 - I2  A wrong index is never taken for a damaged log: if the indexes do not fit or are missing, the
       walk starts at the file's beginning and makes them anew (RCV-4).
 - I3  With `writable` false no file is changed.
@@ -72,12 +72,12 @@ def load_tail(
     interval_bytes: int,
     aborted: tuple[AbortedTxn, ...],
     writable: bool,
-    repair_tail: bool,
+    may_be_torn: bool,
 ) -> Tail:
     """Find the end of the log in its last segment; `aborted` are its `.txnindex` entries.
 
     Raises `CorruptionError` (naming file and position) for a torn or damaged end, unless
-    `repair_tail`: then the log ends before it, and the file is left as it is.
+    `may_be_torn`: then the log ends before it, and the file is left as it is.
     """
     path = segment_path(directory, base_offset, FileKind.LOG)
     log = LogFile.open(filesystem, path, "update" if writable else "read")
@@ -88,13 +88,13 @@ def load_tail(
     if walk is None:
         walk = _walk_all(log, base_offset, size_bytes, interval_bytes, check_from=0)
     if walk.damage is not None:
-        if not repair_tail:
+        if not may_be_torn:
             raise walk.damage
         # An entry may point at what is cut off, so what is left is indexed anew.
         walk = _walk_all(log, base_offset, walk.end, interval_bytes, check_from=walk.end)
         if walk.damage is not None:
             raise walk.damage
-    if not repair_tail:
+    if not may_be_torn:
         # Where the log ends is what appends go by, and a header lies outside its batch's checksum.
         guard.check(walk.start, walk.end)
     kept = tuple(entry for entry in aborted if entry.last_offset < walk.next_offset)

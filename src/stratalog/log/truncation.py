@@ -6,7 +6,8 @@ files, a crash leaves the old end or the new one, and there is one protocol to t
 
 Invariants
 - I1  Batches are never cut: the log ends before the batch that holds the offset.
-- I2  Producer snapshots of more than what stays are gone, durably, before the swap.
+- I2  Producer snapshots of more than what stays are gone, durably, before the swap can no longer go
+      back: its first directory fsync, before the intent, takes their names along.
 """
 
 from __future__ import annotations
@@ -74,15 +75,9 @@ def write_truncated(
     interval_bytes: int,
 ) -> Replacement:
     """Write what stays aside, durably, for the swap. Raises `StorageIOError`, `CorruptionError`."""
-    stale = [
-        offset
-        for offset in sort_out(filesystem.list_directory(directory)).snapshots
-        if offset > plan.end_offset
-    ]
-    for offset in stale:
-        filesystem.unlink(snapshots.snapshot_path(directory, offset))
-    if stale:
-        filesystem.fsync_directory(directory)
+    for offset in sort_out(filesystem.list_directory(directory)).snapshots:
+        if offset > plan.end_offset:
+            filesystem.unlink(snapshots.snapshot_path(directory, offset))
     parts = {
         kind: part_name(plan.base_offset, kind, _JOB, 0)
         for kind in (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)

@@ -7,6 +7,8 @@ Invariants
 - I2  A log start is durable before the segments below it lose their names, so a crash that keeps
       only some of the renames leaves no hole that could be read.
 - I3  A job that fails for one log or directory goes on with the others.
+- I4  What runs every few seconds costs nothing for a log that nobody writes to: a log says that it
+      has changed (`on_change`), after its new view is published, so that none is missed.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from functools import partial
 
 from stratalog.base.clock import Clock
@@ -22,6 +25,8 @@ from stratalog.base.errors import (
     StorageFullError,
     StorageIOError,
     StratalogError,
+    TooManyFilesError,
+    UsageError,
 )
 from stratalog.base.filesystem import FileSystem
 from stratalog.log.deletion import remove_tree, unlink_if_there
@@ -29,8 +34,10 @@ from stratalog.log.holdings import Holdings, StoreSettings, each
 from stratalog.log.log_dir import LogDir
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.retention import RetentionDecision, decide, view_of
+from stratalog.log.retention_stats import RetentionStats
 from stratalog.log.schedule import schedule_of
 from stratalog.log.settings import LogSettings
+from stratalog.log.swap import remove_deleted
 from stratalog.record.layout import INT64_MAX
 from stratalog.segment.names import TopicPartition
 
@@ -50,7 +57,12 @@ class Upkeep(Holdings):
         settings: StoreSettings,
     ):
         super().__init__(settings_of, filesystem, clock, settings)
+        self.retained = RetentionStats()
         self._doomed: list[tuple[int, LogDir, str]] = []
+        # Most of thousands of logs are idle: those that are not are known without asking all.
+        self._changed: set[TopicPartition] = set()
+        self._flushes: dict[TopicPartition, tuple[int, int]] = {}
+        self._digested: dict[TopicPartition, tuple[int, ...]] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._jobs: dict[str, Callable[[], object]] = {
@@ -86,11 +98,7 @@ class Upkeep(Holdings):
 
     def _wait_ms(self) -> int:
         now_ms = self._clock.now_ms()
-        flushes = [
-            log.last_flush_ms + log.settings.flush_ms - now_ms
-            for _, _, log in self._writable_logs()
-            if log.settings.flush_ms < INT64_MAX and log.recovery_point < log.log_end_offset
-        ]
+        flushes = [due_ms - now_ms for due_ms, _ in list(self._flushes.values())]
         unlinks = [due_ms - now_ms for due_ms, _, _ in self._doomed]
         return max(0, min([self._schedule.wait_ms(now_ms), *flushes, *unlinks]))
 
@@ -109,31 +117,62 @@ class Upkeep(Holdings):
     def flush_due(self) -> None:
         """Flush the logs whose oldest unflushed record may be `flush.ms` old (LOG-7).
 
-        And those with much to flush: a roll makes its appender wait for what is left.
+        And those with much to flush: a roll makes its appender wait for what is left. Only logs
+        that have changed since, or wait for their time, are looked at (I4).
         """
         now_ms = self._clock.now_ms()
-        for _, _, log in self._writable_logs():
-            age_ms = now_ms - log.last_flush_ms
-            # A clock that was set back tells no age.
-            is_due = age_ms >= log.settings.flush_ms or age_ms < 0
-            is_due |= log.unflushed_bytes >= _LARGE_BYTES
-            if is_due and log.recovery_point < log.log_end_offset:
-                each(log.flush)
+        changed = list(self._changed)
+        self._changed.difference_update(changed)  # what changes from here on is there again
+        for key in changed:
+            self._flush_if_due(key, now_ms)
+        for key, (due_ms, flush_ms) in list(self._flushes.items()):
+            if _is_due(due_ms, flush_ms, now_ms):
+                self._flush_if_due(key, now_ms)
+
+    def _flush_if_due(self, key: TopicPartition, now_ms: int) -> None:
+        """Flush a log now, or note when to."""
+        self._flushes.pop(key, None)
+        entry = self._entries.get(key)
+        log = None if entry is None or entry.log_dir.offline is not None else entry.log
+        if log is None or not log.is_writable or self._is_closed:
+            return
+        if log.recovery_point >= log.log_end_offset:
+            return
+        flush_ms = log.settings.flush_ms
+        due_ms = log.last_flush_ms + flush_ms
+        if _is_due(due_ms, flush_ms, now_ms) or log.unflushed_bytes >= _LARGE_BYTES:
+            each(log.flush)  # if that fails the log takes no more writes
+        elif flush_ms < INT64_MAX:
+            self._flushes[key] = (due_ms, flush_ms)
 
     def flush(self) -> None:
         """Flush every log. An error takes its directory offline and is logged."""
-        for _, _, log in self._writable_logs():
+        for _, log in self.writable_logs():
             each(log.flush)
 
     def roll_idle(self) -> None:
         """Roll active segments that are older than `segment.ms` by the clock (LOG-6)."""
-        for _, _, log in self._writable_logs():
+        for _, log in self.writable_logs():
             each(log.roll_if_idle)
 
     def build_digests(self) -> None:
         """Give each log's next sealed segment without a digest one: a little at a time."""
-        for _, _, log in self._writable_logs():
-            each(log.build_digest)
+        known, self._digested = self._digested, {}
+        for key, log in self.writable_logs():
+            try:
+                bases = log.view.segments.bases
+            except UsageError:
+                continue  # closed meanwhile
+            # A set of segments that all have been looked at; each set has a tuple of its own.
+            if known.get(key) is bases:
+                self._digested[key] = bases
+            else:
+                each(partial(self._build_digest, key, log, bases))
+
+    def _build_digest(self, key: TopicPartition, log: PartitionLog, bases: tuple[int, ...]) -> None:
+        with self._work.if_free(key) as is_free:
+            if is_free and not log.build_digest():
+                self._digested[key] = bases
 
     def checkpoint_points(self) -> None:
         """Note how far each log is on the disk: what lies below is not scanned after a crash."""
@@ -153,6 +192,26 @@ class Upkeep(Holdings):
                 changed = {k: at for k, at in starts.items() if log_dir.starts.get(k, 0) != at}
                 if changed:
                     each(partial(self._set_start_locked, log_dir, changed))
+
+    def unlink_later(self, topic_partition: TopicPartition, paths: Collection[str]) -> None:
+        """Unlink files of a partition when its `file.delete.delay.ms` is over (CMP-12)."""
+        entry = self._entry(topic_partition)
+        delay_ms = self._settings_of(topic_partition).file_delete_delay_ms
+        due_ms = self._clock.now_ms() + delay_ms
+        with self._lock:
+            self._doomed += [(due_ms, entry.log_dir, path) for path in paths]
+
+    def unlink_deleted(self, topic_partition: TopicPartition) -> int:
+        """Unlink a partition's `.deleted` files now, whatever their delay; how many (CLN-11).
+
+        Durable when it returns. Raises `UnknownPartitionError`, `StorageIOError`.
+        """
+        log_dir = self._writable(self._entry(topic_partition).log_dir)
+        path = log_dir.partition_path(topic_partition)
+        with self._lock, self._guarded(log_dir):
+            names = remove_deleted(self._filesystem, path)
+            self._filesystem.fsync_directory(path)
+            return len(names)
 
     def unlink_due(self) -> None:
         """Unlink the files whose `file.delete.delay.ms` is over (RET-8)."""
@@ -180,10 +239,9 @@ class Upkeep(Holdings):
     ) -> dict[TopicPartition, RetentionDecision]:
         """What `run_retention` would do now, for each log of which something goes (a dry run)."""
         now_ms = self._clock.now_ms()
+        logs = () if only is not None and not only else self.writable_logs()
         decisions = {
-            key: self._decide(log, now_ms)
-            for key, _, log in self._writable_logs()
-            if only is None or key in only
+            key: self._decide(log, now_ms) for key, log in logs if only is None or key in only
         }
         return {key: made for key, made in decisions.items() if made.deletions or made.problems}
 
@@ -200,8 +258,13 @@ class Upkeep(Holdings):
         One durable write of the log starts a directory, then the renames (I2). An error of a disk
         takes its directory offline; the others go on.
         """
-        with self._lock:
-            decided = self.plan_retention(only)
+        with ExitStack() as stack, self._lock:
+            decided = {
+                key: made
+                for key, made in self.plan_retention(only).items()
+                # What a cleaner works on waits for the next time.
+                if stack.enter_context(self._work.if_free(key))
+            }
             for log_dir in self._log_dirs:
                 mine = {
                     key: made
@@ -210,6 +273,8 @@ class Upkeep(Holdings):
                 }
                 try:
                     self._retain_locked(log_dir, mine)
+                except TooManyFilesError as error:
+                    _LOG.error("retention in %s waits: %s", log_dir.path, error)
                 except StorageFullError:
                     each(partial(self._relieve_locked, log_dir, mine))
                 except (StorageIOError, LogOfflineError) as error:
@@ -236,6 +301,7 @@ class Upkeep(Holdings):
                         unlink_if_there(self._filesystem, path)
                 if not paths:
                     break
+                self.retained.add([deletion])
                 _LOG.warning("%s: the disk is full: %s", key, deletion.line)
         self.checkpoint_starts()
 
@@ -264,5 +330,12 @@ class Upkeep(Holdings):
             with self._guarded(log_dir):
                 paths = log.delete_segments(made.deletions)
             self._doomed += [(due_ms, log_dir, path) for path in paths]
+            if paths:
+                self.retained.add(made.deletions)
             for deletion in made.deletions if paths else ():
                 _LOG.info("%s: %s", key, deletion.line)
+
+
+def _is_due(due_ms: int, flush_ms: int, now_ms: int) -> bool:
+    """Whether a flush is due. A clock that was set back tells no age: then it is."""
+    return due_ms <= now_ms or due_ms - now_ms > flush_ms

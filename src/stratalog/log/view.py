@@ -43,9 +43,13 @@ class Chunk:
         return batches_of(self.data)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LogView:
-    """A log at one moment. `last_stable_offset`: where read_committed readers must stop."""
+    """A log at one moment. `last_stable_offset`: where read_committed readers must stop.
+
+    Who only wants to know whether a log has changed since keeps a weak reference: a view keeps the
+    files of segments open that have been replaced.
+    """
 
     segments: Segments
     log_start_offset: int

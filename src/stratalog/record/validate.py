@@ -100,7 +100,8 @@ def validate(buffer: Buffer, rules: ProduceRules, now_ms: int) -> list[ProducedB
 def _check_size(header: BatchHeader, rules: ProduceRules) -> None:
     if header.size_bytes > rules.max_message_bytes:
         raise RecordTooLargeError(
-            f"the batch is {header.size_bytes} bytes, the maximum is {rules.max_message_bytes}"
+            f"the batch is {header.size_bytes} bytes, "
+            f"max.message.bytes is {rules.max_message_bytes}"
         )
 
 
@@ -211,6 +212,7 @@ def _check_timestamp(timestamp: int, rules: ProduceRules, now_ms: int) -> None:
         return
     if now_ms - timestamp > rules.max_before_ms or timestamp - now_ms > rules.max_after_ms:
         raise InvalidTimestampError(
-            f"timestamp {timestamp} is out of range: now {now_ms}, at most {rules.max_before_ms} "
-            f"ms before and {rules.max_after_ms} ms after"
+            f"timestamp {timestamp} is too far from now, {now_ms}: "
+            f"message.timestamp.before.max.ms={rules.max_before_ms}, "
+            f"message.timestamp.after.max.ms={rules.max_after_ms}"
         )

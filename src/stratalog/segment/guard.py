@@ -38,7 +38,6 @@ from stratalog.segment.digest import (
     FileSum,
     Int64s,
     load_digest,
-    load_head,
     refresh_index_sums,
 )
 from stratalog.segment.log_file import LogFile
@@ -178,18 +177,6 @@ class Guard:
         if size_bytes < table.covered_bytes:
             reason = f"the log ends here; it was {table.covered_bytes} bytes long"
             self._mismatch(table, size_bytes, reason)
-
-    def shortfall(self) -> CorruptionError | None:
-        """What `check_end` would say of the file, from the digest's head alone: one small read.
-
-        Whether the digest is stale after all is not looked into.
-        """
-        head = load_head(self._filesystem, self._directory, self._base_offset)
-        size_bytes = self._log.size_bytes()
-        if head is None or head.file_id != self._file_id or head.covered_bytes <= size_bytes:
-            return None
-        reason = f"the log ends here; it was {head.covered_bytes} bytes long"
-        return CorruptionError(reason, file=self._log.path, position=size_bytes)
 
     def index_sum(self, kind: FileKind, log_bytes: int) -> FileSum | None:
         """What an index file of a log of `log_bytes` must be; None: not known."""

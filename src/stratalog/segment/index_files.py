@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from stratalog.base.errors import CorruptionError, StorageIOError
+from stratalog.base.errors import CorruptionError, StorageIOError, TooManyFilesError
 from stratalog.base.filesystem import FileSystem, read_file, write_file_atomically
 from stratalog.base.limits import CHUNK_BYTES
 from stratalog.segment import index_builder, offset_index, time_index
@@ -81,6 +81,8 @@ def _check_sum(
 def _read(filesystem: FileSystem, path: str) -> bytes:
     try:
         return read_file(filesystem, path, MAX_INDEX_BYTES)
+    except TooManyFilesError:
+        raise  # it need not be there at all
     except StorageIOError as error:
         if filesystem.stat(path).size_bytes > MAX_INDEX_BYTES:
             raise CorruptionError("larger than any index") from error

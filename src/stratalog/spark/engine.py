@@ -5,7 +5,8 @@
 
 Many partitions go through one job (SPK-1). The first shuffle is computed once: the reports are read
 from its last partition, then settled here, and the second action goes on from the same shuffle
-files. There is no limit of keys unless a job's spec sets one (CMP-7); then a job before finds the
+files. There is no limit of keys unless a job's spec sets one (CMP-7) and its order is by offset
+(CMP-17); then a job before finds the
 n-th smallest first offset of all keys, which is where the round ends (CMP-5).
 
 Worker processes that die are retried by Spark; what a dead attempt wrote has its attempt's number
@@ -15,6 +16,8 @@ Invariants
 - E1  For equal jobs the outcome and the bytes are those of the local engine (SPK-2).
 - E2  Tasks write only `.part` files; only the driver's caller renames or removes (SPK-1).
 - E3  Rows never cross the JVM one by one: blocks of up to about 1 MiB do.
+- E4  An `on_progress` that raises ends the work: the job group is cancelled within a poll, and what
+      was raised is raised here.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from stratalog.clean.engine import OnProgress, Progress
 from stratalog.clean.group import group_segments
 from stratalog.clean.index import ChunkReport
 from stratalog.clean.job import CleanedGroup, CleanedPartition, CleaningJob
-from stratalog.clean.round_end import find_round_end
+from stratalog.clean.round_end import find_round_end, key_limit
 from stratalog.clean.settle import SettledMarkers, settle
 from stratalog.segment.names import MAX_OFFSET
 from stratalog.spark import tasks
@@ -85,7 +88,7 @@ class SparkEngine:
     ) -> list[CleanedPartition]:
         buckets = self._buckets(jobs)
         ends = self._round_ends(jobs, shared, buckets, on_progress)
-        index_tasks = self._index_tasks(jobs, ends)
+        index_tasks = self._index_tasks(jobs, ends) + _later_tasks(jobs)
         blocks = self._indexed(index_tasks, shared, buckets)
         with self._described("index", jobs, on_progress):
             reports = self._read_reports(blocks, buckets)
@@ -225,7 +228,7 @@ class SparkEngine:
     ) -> list[int]:
         """Where each job's round ends: at its bound, or where its limit of keys was reached."""
         ends = [job.first_uncleanable for job in jobs]
-        limited = [number for number, job in enumerate(jobs) if job.spec.max_keys is not None]
+        limited = [number for number, job in enumerate(jobs) if key_limit(job.spec) is not None]
         if not limited:
             return ends
         index_tasks = [
@@ -272,7 +275,7 @@ class SparkEngine:
         """
         wanted: dict[int, tuple[int, int, int]] = {}
         for number, of_segments in counts.items():
-            limit = jobs[number].spec.max_keys
+            limit = key_limit(jobs[number].spec)
             assert limit is not None
             upto = np.cumsum(of_segments)
             if upto[-1] >= limit:
@@ -312,25 +315,38 @@ class SparkEngine:
         total_bytes = sum(segment.size_bytes for job in jobs for segment in job.segments)
         names = ", ".join(job.name for job in jobs[:3]) + (" ..." if len(jobs) > 3 else "")
         group = f"stratalog-{secrets.token_hex(4)}"
-        self._context.setJobGroup(group, f"stratalog {phase}: {names}", interruptOnCancel=True)
         stop = threading.Event()
+        raised: list[BaseException] = []
 
         def poll() -> None:
             while not stop.wait(_POLL_SECONDS):
-                on_progress(Progress(phase, int(self._done(group) * total_bytes), total_bytes))
+                if not raised:
+                    done_bytes = int(self._done(group) * total_bytes)
+                    try:
+                        on_progress(Progress(phase, done_bytes, total_bytes))
+                    except BaseException as error:  # noqa: BLE001  raised again in the caller
+                        raised.append(error)
+                if raised:
+                    # Again and again: an action that has not reached Spark yet is not cancelled.
+                    self._context.cancelJobGroup(group)
 
         on_progress(Progress(phase, 0, total_bytes))
+        self._context.setJobGroup(group, f"stratalog {phase}: {names}", interruptOnCancel=True)
         thread = threading.Thread(target=poll, daemon=True)
         thread.start()
         try:
             yield
         except BaseException:
             self._context.cancelJobGroup(group)
+            if raised:
+                raise raised[0] from None
             raise
         finally:
             stop.set()
             thread.join()
             self._context.setLocalProperty("spark.jobGroup.id", "")
+        if raised:
+            raise raised[0]
         on_progress(Progress(phase, total_bytes, total_bytes))
 
     def _done(self, group: str) -> float:
@@ -344,6 +360,15 @@ class SparkEngine:
                     done += stage.numCompletedTasks
                     total += stage.numTasks
         return done / total if total else 0.0
+
+
+def _later_tasks(jobs: Sequence[CleaningJob]) -> list[IndexTask]:
+    """A task for each segment beyond a round's end, where the order of versions asks for them."""
+    return [
+        IndexTask(number, (segment,), MAX_OFFSET, is_later=True)
+        for number, job in enumerate(jobs)
+        for segment in job.later
+    ]
 
 
 def _same(key: int) -> int:

@@ -41,6 +41,12 @@ _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
+def is_running() -> bool:
+    """Whether this process has a Spark already, which is then whoever's who began it."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
+
+
 def spark_session(
     master: str = LOCAL_MASTER,
     app_name: str = "stratalog",

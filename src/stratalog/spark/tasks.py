@@ -4,7 +4,7 @@ Everything here is plain functions over picklable values; a worker imports this 
 installed package. Keys cross between workers as a few large binary blocks, never one by one:
 
     index_task    segments -> (bucket, block)        blocks of key rows, and one report a segment
-    merge_bucket  one bucket's blocks -> (group, block)   the live and dead offsets of each group
+    merge_bucket  one bucket's blocks -> (group, block)   the live, dead and held offsets of each
     rewrite_task  one group's blocks -> CleanedGroup      `.part` files, named by job and attempt
 
 Invariants
@@ -27,15 +27,16 @@ from stratalog.base.filesystem import LocalFileSystem
 from stratalog.clean.chunk import ChunkReader, Int64s, Scratch
 from stratalog.clean.decide import DecideContext
 from stratalog.clean.index import ChunkReport, IndexContext, index_chunk
-from stratalog.clean.job import CleanedGroup, CleaningJob, SourceSegment
-from stratalog.clean.offset_map import Hashes, OffsetMap
+from stratalog.clean.job import CleanedGroup, CleaningJob, Order, SourceSegment
+from stratalog.clean.offset_map import KeyRows, OffsetMap
 from stratalog.clean.rewrite import GroupRewriter
 from stratalog.clean.settle import SettledMarkers
 from stratalog.segment.names import MAX_OFFSET
 
 ROWS_PER_BLOCK = 40_000
-"""24 bytes a row: just under 1 MiB. Spark's Python side holds up to ten blocks a bucket before it
-hands them to the JVM, so this bounds a worker far better than the largest block that works."""
+"""24 bytes a row: just under 1 MiB (with versions 32 bytes). Spark's Python side holds up to ten
+blocks a bucket before it hands them to the JVM, so this bounds a worker far better than the largest
+block that works."""
 
 TASK_MAP_BYTES = 256 << 20
 """A task's own map, to send each key once. When it is full it is sent and begun again."""
@@ -43,30 +44,36 @@ TASK_MAP_BYTES = 256 << 20
 
 class BlockKind(Enum):
     """What a block holds. KEYS: rows of the dirty part, one a key of the task; PROBES: rows of the
-    clean part; LIVE, DEAD: offsets."""
+    clean part; LATER: rows from beyond the round's end; LIVE, DEAD, HELD: offsets."""
 
     KEYS = "keys"
     PROBES = "probes"
+    LATER = "later"
     LIVE = "live"
     DEAD = "dead"
+    HELD = "held"
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of one job (KEYS, PROBES) or of one group (LIVE, DEAD), by its number.
+    """Rows of one job (KEYS, PROBES, LATER) or offsets of one group (LIVE, DEAD, HELD), by number.
 
-    `hashes`: uint64[n, 2] as bytes, empty for LIVE and DEAD; `offsets`: int64[n] as bytes.
+    `hashes`: uint64[n, 2] as bytes, empty for a group's; `offsets`: int64[n] as bytes; `versions`:
+    the same, empty for a group's and where the job's order is by offset.
     """
 
     kind: BlockKind
     owner: int
     hashes: bytes
     offsets: bytes
+    versions: bytes = b""
 
-    def rows(self) -> tuple[Hashes, Int64s]:
+    def rows(self) -> KeyRows:
         """The arrays; read only views of the bytes, copied because kernels want their own type."""
         hashes = np.frombuffer(bytearray(self.hashes), np.uint64).reshape(-1, 2)
-        return hashes, np.frombuffer(bytearray(self.offsets), np.int64)
+        offsets = np.frombuffer(bytearray(self.offsets), np.int64)
+        versions = np.frombuffer(bytearray(self.versions), np.int64) if self.versions else None
+        return KeyRows(hashes, offsets, versions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +85,8 @@ class IndexTask:
     upper_offset: int
     first_offsets: bool = False
     """Whether the rows are wanted with each key's first offset in place of its last (CMP-5)."""
+    is_later: bool = False
+    """Whether the segments are the job's `later`: rows from the round's end on, and only those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +117,9 @@ Report = tuple[int, "Block | SegmentReport"]
 
 def index_task(task: IndexTask, job: CleaningJob, buckets: int) -> Iterator[Report]:
     """The blocks of a task by bucket, and its reports, which go to the bucket past the last."""
-    sender = _Sender(task, buckets)
+    sender = _Sender(task, buckets, job.spec.order is not Order.OFFSET)
     scratch = Scratch()
-    context = IndexContext.of(job)
+    context = IndexContext.of_later(job) if task.is_later else IndexContext.of(job)
     for segment in task.segments:
         try:
             chunks: list[ChunkReport] = []
@@ -118,7 +127,8 @@ def index_task(task: IndexTask, job: CleaningJob, buckets: int) -> Iterator[Repo
         except CorruptionError as error:
             yield buckets, SegmentReport(task.job, damage=error)
             return
-        yield buckets, SegmentReport(task.job, tuple(chunks))
+        if not task.is_later:  # what is not cleaned has no say in what becomes of transactions
+            yield buckets, SegmentReport(task.job, tuple(chunks))
     yield from sender.send_map()
 
 
@@ -136,11 +146,14 @@ def _index_segment(
         while (chunk := reader.take(scratch)) is not None:
             pending: list[Report] = []
 
-            def visit(hashes: Hashes, offsets: Int64s, pending: list[Report] = pending) -> None:
-                split = int(np.searchsorted(offsets, job.first_dirty))
+            def visit(rows: KeyRows, pending: list[Report] = pending) -> None:
+                if task.is_later:
+                    pending += sender.later(rows.part(rows.from_offset(job.first_uncleanable)))
+                    return
+                split = rows.from_offset(job.first_dirty)
                 if split > 0 and not task.first_offsets:
-                    pending += sender.probes(hashes[:split], offsets[:split])
-                pending += sender.keys(hashes[split:], offsets[split:], scratch)
+                    pending += sender.probes(rows.part(0, split))
+                pending += sender.keys(rows.part(split), scratch)
 
             report = index_chunk(
                 chunk,
@@ -160,41 +173,62 @@ def _index_segment(
 class _Sender:
     """Collects a task's keys in a map and cuts rows into blocks by bucket. One thread's own."""
 
-    def __init__(self, task: IndexTask, buckets: int):
+    def __init__(self, task: IndexTask, buckets: int, has_versions: bool):
         self._task = task
         self._buckets = buckets
-        self._map = OffsetMap(memory_bytes=TASK_MAP_BYTES)
+        self._has_versions = has_versions
+        self._map = self._empty_map()
 
-    def keys(self, hashes: Hashes, offsets: Int64s, scratch: Scratch) -> Iterator[Report]:
+    def keys(self, rows: KeyRows, scratch: Scratch) -> Iterator[Report]:
         """Map rows; blocks only when the map is full. Rows added twice do no harm."""
-        values = MAX_OFFSET - 1 - offsets if self._task.first_offsets else offsets
-        if not self._map.add(hashes, values, scratch):
+        values = self._mirrored(rows)
+        if not self._map.add(values, scratch):
             yield from self.send_map()
-            if not self._map.add(hashes, values, scratch):
+            if not self._map.add(values, scratch):
                 raise AssertionError("a chunk's keys do not fit a task's map")
 
-    def probes(self, hashes: Hashes, offsets: Int64s) -> Iterator[Report]:
+    def probes(self, rows: KeyRows) -> Iterator[Report]:
         """Rows of the clean part, each as it is: it has one record a key already."""
-        yield from self._blocks(BlockKind.PROBES, hashes, offsets)
+        yield from self._blocks(BlockKind.PROBES, rows)
+
+    def later(self, rows: KeyRows) -> Iterator[Report]:
+        """Rows from beyond the round's end, each as it is."""
+        yield from self._blocks(BlockKind.LATER, rows)
 
     def send_map(self) -> Iterator[Report]:
         """The map's content as blocks; the map begins again."""
-        for hashes, values in self._map.entries():
-            offsets = MAX_OFFSET - 1 - values if self._task.first_offsets else values
-            yield from self._blocks(BlockKind.KEYS, hashes, offsets)
-        self._map = OffsetMap(memory_bytes=TASK_MAP_BYTES)
+        for values in self._map.entries():
+            yield from self._blocks(BlockKind.KEYS, self._mirrored(values))
+        self._map = self._empty_map()
 
-    def _blocks(self, kind: BlockKind, hashes: Hashes, offsets: Int64s) -> Iterator[Report]:
-        scaled = (hashes[:, 0] >> np.uint64(32)) * np.uint64(self._buckets) >> np.uint64(32)
+    def _empty_map(self) -> OffsetMap:
+        return OffsetMap(memory_bytes=TASK_MAP_BYTES, has_versions=self._has_versions)
+
+    def _mirrored(self, rows: KeyRows) -> KeyRows:
+        return mirrored(rows) if self._task.first_offsets else rows
+
+    def _blocks(self, kind: BlockKind, rows: KeyRows) -> Iterator[Report]:
+        scaled = (rows.hashes[:, 0] >> np.uint64(32)) * np.uint64(self._buckets) >> np.uint64(32)
         # numpy sorts 16-bit numbers by radix, many times as fast as longer ones.
         bucket_of = scaled.astype(np.uint16 if self._buckets <= 1 << 16 else np.uint32)
         order = np.argsort(bucket_of, kind="stable")
         bounds = np.searchsorted(bucket_of[order], np.arange(self._buckets + 1))
         for bucket in range(self._buckets):
             for start in range(int(bounds[bucket]), int(bounds[bucket + 1]), ROWS_PER_BLOCK):
-                rows = order[start : min(start + ROWS_PER_BLOCK, int(bounds[bucket + 1]))]
-                block = Block(kind, self._task.job, hashes[rows].tobytes(), offsets[rows].tobytes())
-                yield bucket, block
+                chosen = order[start : min(start + ROWS_PER_BLOCK, int(bounds[bucket + 1]))]
+                yield bucket, _block(kind, self._task.job, rows, chosen)
+
+
+def mirrored(rows: KeyRows) -> KeyRows:
+    """With offsets counted from the other end, so that a map keeps the first offset of a key."""
+    return KeyRows(rows.hashes, MAX_OFFSET - 1 - rows.offsets)
+
+
+def _block(kind: BlockKind, owner: int, rows: KeyRows, chosen: Int64s) -> Block:
+    versions = b"" if rows.versions is None else rows.versions[chosen].tobytes()
+    return Block(
+        kind, owner, rows.hashes[chosen].tobytes(), rows.offsets[chosen].tobytes(), versions
+    )
 
 
 # ---------------------------------------------------------------- merge
@@ -203,21 +237,26 @@ class _Sender:
 def merge_bucket(
     blocks: Iterable[Block], groups: Mapping[int, Sequence[tuple[int, int]]]
 ) -> Iterator[Block]:
-    """Merge one bucket: the live and dead offsets of each group.
+    """Merge one bucket: the live, dead and held offsets of each group.
 
     `groups` lists each job's groups in file order: (number of the group, its end offset).
     """
     scratch = Scratch()
-    maps, probes = _merged(blocks, scratch)
+    maps, asked = _merged(blocks, scratch)
     for job, offset_map in maps.items():
-        live = offset_map.offsets()
-        dead = [
-            offset_map.superseded(*block.rows(), scratch=scratch) for block in probes.get(job, [])
-        ]
-        dead_offsets = np.concatenate([np.empty(0, np.int64), *dead])
-        dead_offsets.sort()
+        dead, held = [], []
+        for block in asked.get(job, []):
+            if block.kind is BlockKind.PROBES:
+                dead.append(offset_map.superseded(block.rows(), scratch))
+            else:
+                held.append(offset_map.held(block.rows(), scratch))
+        found = {
+            BlockKind.LIVE: offset_map.offsets(),
+            BlockKind.DEAD: _joined(dead),
+            BlockKind.HELD: np.unique(_joined(held)),
+        }
         ends = [end for _, end in groups[job]]
-        for kind, offsets in ((BlockKind.LIVE, live), (BlockKind.DEAD, dead_offsets)):
+        for kind, offsets in found.items():
             first = 0
             for (number, _), last in zip(
                 groups[job], np.searchsorted(offsets, ends).tolist(), strict=True
@@ -228,33 +267,39 @@ def merge_bucket(
                 first = last
 
 
+def _joined(parts: Sequence[Int64s]) -> Int64s:
+    """All offsets of the parts, sorted."""
+    return np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
+
+
 def count_keys(blocks: Iterable[Block], visit: Callable[[int, Int64s], None]) -> None:
     """Give `visit` each job's merged first offsets of one bucket, sorted."""
-    mirrored = (
-        Block(block.kind, block.owner, block.hashes, (MAX_OFFSET - 1 - block.rows()[1]).tobytes())
-        for block in blocks
-    )
-    maps, _ = _merged(mirrored, Scratch())
+    maps, _ = _merged(blocks, Scratch(), mirrored)
     for job, offset_map in maps.items():
         visit(job, np.sort(MAX_OFFSET - 1 - offset_map.offsets()))
 
 
 def _merged(
-    blocks: Iterable[Block], scratch: Scratch
+    blocks: Iterable[Block],
+    scratch: Scratch,
+    values_of: Callable[[KeyRows], KeyRows] = lambda rows: rows,
 ) -> tuple[dict[int, OffsetMap], dict[int, list[Block]]]:
-    """One map a job of all KEYS rows, and the PROBES to ask it. Jobs without keys have no map:
-    nothing there is superseded."""
+    """One map a job of all KEYS rows, and the PROBES and LATER to ask it. Jobs without keys have no
+    map: nothing there is superseded."""
     maps: dict[int, OffsetMap] = {}
-    probes: dict[int, list[Block]] = {}
+    asked: dict[int, list[Block]] = {}
     for block in blocks:
-        if block.kind is BlockKind.PROBES:
-            probes.setdefault(block.owner, []).append(block)
+        if block.kind is not BlockKind.KEYS:
+            asked.setdefault(block.owner, []).append(block)
             continue
+        rows = values_of(block.rows())
         if block.owner not in maps:
             # A bucket is sized by the driver; a skewed one grows rather than fails.
-            maps[block.owner] = OffsetMap(memory_bytes=1 << 40)
-        maps[block.owner].add(*block.rows(), scratch)
-    return maps, probes
+            maps[block.owner] = OffsetMap(
+                memory_bytes=1 << 40, has_versions=rows.versions is not None
+            )
+        maps[block.owner].add(rows, scratch)
+    return maps, asked
 
 
 # ---------------------------------------------------------------- rewrite
@@ -264,14 +309,14 @@ def rewrite_task(
     task: RewriteTask, job: CleaningJob, blocks: Iterable[Block], *, tag: str, writes: bool
 ) -> tuple[CleanedGroup | None, int, CorruptionError | None]:
     """(the group's outcome, live keys in it, damage)."""
-    offsets: dict[BlockKind, list[bytes]] = {BlockKind.LIVE: [], BlockKind.DEAD: []}
+    kinds = (BlockKind.LIVE, BlockKind.DEAD, BlockKind.HELD)
+    offsets: dict[BlockKind, list[bytes]] = {kind: [] for kind in kinds}
     for block in blocks:
         offsets[block.kind].append(block.offsets)
-    live, dead = (
-        np.sort(np.frombuffer(bytearray(b"".join(offsets[kind])), np.int64))
-        for kind in (BlockKind.LIVE, BlockKind.DEAD)
+    live, dead, held = (
+        np.sort(np.frombuffer(bytearray(b"".join(offsets[kind])), np.int64)) for kind in kinds
     )
-    context = DecideContext.of(job, task.end_offset, live, dead, task.markers, task.keyless)
+    context = DecideContext.of(job, task.end_offset, live, dead, task.markers, task.keyless, held)
     task_context = TaskContext.get()
     attempt = int(task_context.taskAttemptId()) if task_context is not None else 0
     rewriter = GroupRewriter(

@@ -204,9 +204,10 @@ def test_a_batch_that_was_emptied_before_is_copied() -> None:
     table = np.zeros(2, arrays.BATCH)
     table["magic"], table["base_timestamp"], table["retain_empty"] = 2, -1, 1
     table["attributes"] = [0x10, 0x13]  # the second still names its codec: it is not bare yet
-    drops, rows = np.zeros(len(arrays.REASONS), np.int64), np.zeros((1, 5), np.int64)
+    drops, rows = np.zeros((2, len(arrays.REASONS)), np.int64), np.zeros((1, 5), np.int64)
     kept = np.zeros(64, np.uint8)
     retain.retain_records(
-        *(kept, kept, table, 0, 2, none, none, 0, 10, 0, 0, False, False, rows, kept, drops)
+        *(kept, kept, table, 0, 2, none, none, none, none, 0, 10, 0, 0, retain.BY_BATCH, 0),
+        *(False, False, rows, kept, drops, np.full(1, retain.NEVER_MS, np.int64)),
     )
     assert table["action"].tolist() == [arrays.COPY, arrays.EMPTY]

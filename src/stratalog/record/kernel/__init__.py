@@ -11,6 +11,7 @@ scalars, writes into arrays that its caller owns, and returns counts. Errors are
     offset_map.py  the map key hash -> last offset: insert, probe, partition by hash
     produced.py  the records of a batch that is about to be appended, checked
     digest.py    batch headers folded into block checksums, and held against them
+    arrow_columns.py  records as Arrow's offsets and bytes, for reading
     columns.py   every field of every record, for counting, checking and comparing
     retain.py    which batches and records stay, and why not; the bytes of the records that stay
     rewrite.py   the bytes of the cleaned chunk

@@ -14,9 +14,13 @@ from stratalog.record.kernel.arrays import BAD_DELTA, BAD_KEY, BAD_RECORD, BAD_V
 from stratalog.record.kernel.compile import kernel
 from stratalog.record.kernel.primitives import BAD_VARINT, read_varint, siphash128
 from stratalog.record.kernel.scan import SMALLEST_RECORD_BYTES
+from stratalog.record.kernel.versions import LOWEST, integer_of, same_bytes
 
 SIZES, KEYS, VALUES = 0, 1, 2
 """How much is hashed: nothing, keys, or keys and values."""
+
+NO_VERSIONS, BY_TIMESTAMP, BY_HEADER = 0, 1, 2
+"""What makes a record's version (`versions`)."""
 
 _TIMESTAMP_TYPE_MASK = 0x08
 
@@ -32,13 +36,16 @@ def read_records(
     hashing: int,
     key0: Any,
     key1: Any,
+    version_by: int,
+    name: Any,
     numbers: Any,
     hashes: Any,
 ) -> Any:
     """Walk the records of rows [first_row, end_row) of `table` where `is_read` (bool[]) is set.
 
-    raw, plain: uint8[]; numbers: int64[n, 5] (offset, timestamp, key size, value size, row);
-    hashes: uint64[n, 4] (key, value). Returns (records, error, position of the batch in error).
+    raw, plain: uint8[]; numbers: int64[n, 6] (offset, timestamp, key size, value size, row,
+    version); hashes: uint64[n, 4] (key, value); name: uint8[], the header that holds versions.
+    Returns (records, error, position of the batch in error).
     """
     written = 0
     for row in range(first_row, end_row):
@@ -83,13 +90,17 @@ def read_records(
             headers, at = read_varint(buffer, at, end)
             if at == BAD_VARINT or headers < 0 or headers > (end - at) // 2:
                 return written, BAD_RECORD, batch.position
+            version = np.int64(LOWEST)
             for _ in range(headers):
                 size, at = read_varint(buffer, at, end)
                 if at == BAD_VARINT or size < 0 or size > end - at:
                     return written, BAD_RECORD, batch.position
+                is_version = version_by == BY_HEADER and same_bytes(buffer, at, size, name)
                 size, at = read_varint(buffer, at + size, end)
                 if at == BAD_VARINT or size < -1 or size > end - at:
                     return written, BAD_RECORD, batch.position
+                if is_version:
+                    version = integer_of(buffer, at, size)
                 if size > 0:
                     at += size
             if at != end:
@@ -102,6 +113,7 @@ def read_records(
             numbers[written, 2] = key_size
             numbers[written, 3] = value_size
             numbers[written, 4] = row
+            numbers[written, 5] = numbers[written, 1] if version_by == BY_TIMESTAMP else version
             written += 1
         if batch.count > 0 and at != payload_end:
             return written, BAD_RECORD, batch.position

@@ -7,6 +7,7 @@ bits under a secret key, so nobody can make two keys meet (CMP-6).
 Rows are prefetched some way ahead, because nearly every probe of a large map is a cache miss.
 
 Merging keeps the maximum of the offsets for each hash: any order of inserts gives the same map.
+Where something else than the offset says which record is the newest, `version_map` is used.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from numba.extending import intrinsic
 
 from stratalog.record.kernel.compile import JIT, inlined, kernel
 
-_AHEAD = 16
+AHEAD = 16
+"""Rows between the prefetch of a slot and its probe."""
 
 
-def _prefetch_intrinsic() -> Any:
+def prefetch_intrinsic(words: int) -> Any:
+    """Prefetches a row of a map whose rows are `words` words long."""
+
     def prefetch(typing_context: Any, array: Any, row: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             from llvmlite import ir
@@ -31,7 +35,7 @@ def _prefetch_intrinsic() -> Any:
             data = cgutils.create_struct_proxy(signature.args[0])(
                 context, builder, value=arguments[0]
             ).data
-            word = builder.mul(arguments[1], ir.Constant(arguments[1].type, 3))
+            word = builder.mul(arguments[1], ir.Constant(arguments[1].type, words))
             pointer = builder.bitcast(builder.gep(data, [word]), ir.IntType(8).as_pointer())
             flag = ir.IntType(32)
             function = cgutils.get_or_insert_function(
@@ -51,7 +55,7 @@ def _prefetch_intrinsic() -> Any:
 
 
 if JIT:
-    _prefetch_row = _prefetch_intrinsic()
+    _prefetch_row = prefetch_intrinsic(3)
 else:
 
     def _prefetch_row(array: Any, row: int) -> None:
@@ -59,16 +63,16 @@ else:
 
 
 @inlined
-def _home(low: Any, slots: int) -> Any:
+def home_slot(low: Any, slots: int) -> Any:
     """The slot where probing starts: the upper half of the low hash word, scaled to the map."""
     return np.int64(((low >> np.uint64(32)) * np.uint64(slots)) >> np.uint64(32))
 
 
 @inlined
-def _find(slots: Any, high: Any, low: Any) -> Any:
+def find_slot(slots: Any, high: Any, low: Any) -> Any:
     """The row that holds this hash, or the empty row where it belongs. A map is never full."""
     count = len(slots)
-    row = _home(low, count)
+    row = home_slot(low, count)
     while slots[row, 2] != 0 and (slots[row, 0] != high or slots[row, 1] != low):
         row += 1
         if row == count:
@@ -87,16 +91,16 @@ def insert(
     That record stops the work even if its own key is in the map, as in Kafka (CMP-5).
     """
     count = len(slots)
-    for row in range(start, min(start + _AHEAD, end)):
-        _prefetch_row(slots, _home(hashes[row, 1], count))
+    for row in range(start, min(start + AHEAD, end)):
+        _prefetch_row(slots, home_slot(hashes[row, 1], count))
     for row in range(start, end):
-        if row + _AHEAD < end:
-            _prefetch_row(slots, _home(hashes[row + _AHEAD, 1], count))
+        if row + AHEAD < end:
+            _prefetch_row(slots, home_slot(hashes[row + AHEAD, 1], count))
         if used >= limit:
             return used, row
         high = hashes[row, 0]
         low = hashes[row, 1]
-        slot = _find(slots, high, low)
+        slot = find_slot(slots, high, low)
         value = np.uint64(offsets[row] + 1)
         if slots[slot, 2] == 0:
             slots[slot, 0] = high
@@ -113,7 +117,7 @@ def rehash(old: Any, new: Any) -> None:
     """Move every entry of the map `old` into the empty, larger map `new`."""
     for row in range(len(old)):
         if old[row, 2] != 0:
-            slot = _find(new, old[row, 0], old[row, 1])
+            slot = find_slot(new, old[row, 0], old[row, 1])
             new[slot, 0] = old[row, 0]
             new[slot, 1] = old[row, 1]
             new[slot, 2] = old[row, 2]
@@ -127,12 +131,12 @@ def probe(slots: Any, hashes: Any, offsets: Any, start: int, end: int, found: An
     """
     count = len(slots)
     written = 0
-    for row in range(start, min(start + _AHEAD, end)):
-        _prefetch_row(slots, _home(hashes[row, 1], count))
+    for row in range(start, min(start + AHEAD, end)):
+        _prefetch_row(slots, home_slot(hashes[row, 1], count))
     for row in range(start, end):
-        if row + _AHEAD < end:
-            _prefetch_row(slots, _home(hashes[row + _AHEAD, 1], count))
-        slot = _find(slots, hashes[row, 0], hashes[row, 1])
+        if row + AHEAD < end:
+            _prefetch_row(slots, home_slot(hashes[row + AHEAD, 1], count))
+        slot = find_slot(slots, hashes[row, 0], hashes[row, 1])
         if slots[slot, 2] > np.uint64(offsets[row] + 1):
             found[written] = offsets[row]
             written += 1

@@ -1,0 +1,198 @@
+"""Partitions on disk as the source sees them: found by name, opened to read, at one moment.
+
+A log may belong to a live process that appends to it, cleans it and deletes from it. It is opened
+read only, which changes no file; while its owner replaces segments that may fail, and is tried
+again for a while.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from stratalog.base.clock import Clock, SystemClock
+from stratalog.base.errors import CorruptionError, LogChangedError, StorageIOError, UsageError
+from stratalog.base.filesystem import LocalFileSystem
+from stratalog.base.limits import MAX_BATCH_BYTES
+from stratalog.log.checkpoint import read_checkpoint
+from stratalog.log.partition_log import PartitionLog
+from stratalog.log.settings import LogSettings
+from stratalog.log.view import LogView
+from stratalog.record import layout
+from stratalog.segment.names import (
+    LOG_START_OFFSET_CHECKPOINT,
+    FileKind,
+    FileState,
+    TopicPartition,
+    parse,
+    parse_partition_directory,
+)
+from stratalog.segment.segment import Segment
+from stratalog.spark.options import Choice
+
+METADATA_TOPIC = "__cluster_metadata"
+
+_ATTEMPTS = 20
+_WAIT_MS = 50
+"""A swap of segments takes some renames: a second is much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition, and the log directory that it lies in."""
+
+    log_dir: str
+    topic_partition: TopicPartition
+
+    @property
+    def directory(self) -> str:
+        return os.path.join(self.log_dir, str(self.topic_partition))
+
+
+def find_places(paths: Iterable[str], choice: Choice) -> list[Place]:
+    """The chosen partitions in directories that are partitions or hold them, by topic and number.
+
+    Raises `UsageError`: no such directory, no partition there, none that was chosen, one partition
+    in two directories, or an assigned one that is missing.
+    """
+    filesystem = LocalFileSystem()
+    found: dict[TopicPartition, Place] = {}
+    for path in paths:
+        for place in _places_in(os.path.abspath(path), filesystem):
+            other = found.setdefault(place.topic_partition, place)
+            if os.path.realpath(other.directory) != os.path.realpath(place.directory):
+                raise UsageError(f"{place.directory}: a copy is read from {other.log_dir} already")
+    _check_choice(choice, found)
+    chosen = [found[key] for key in sorted(found) if choice.takes(key)]
+    if not chosen:
+        raise UsageError(f"no partition was chosen; there are {_some(found)}")
+    return chosen
+
+
+def _check_choice(choice: Choice, found: Iterable[TopicPartition]) -> None:
+    there = set(found)
+    if choice.partitions is not None:
+        missing = sorted(set(choice.partitions) - there)
+        if missing:
+            raise UsageError(f"assign: there is no {_some(missing)}; there are {_some(there)}")
+    if choice.topics is not None:
+        unknown = sorted(set(choice.topics) - {key.topic for key in there})
+        if unknown:
+            raise UsageError(
+                f"subscribe: there is no topic {', '.join(unknown)}; there are {_some(there)}"
+            )
+
+
+def _some(partitions: Iterable[TopicPartition]) -> str:
+    names = [str(key) for key in sorted(partitions)]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _places_in(path: str, filesystem: LocalFileSystem) -> list[Place]:
+    try:
+        names = filesystem.list_directory(path)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such directory") from None
+    except StorageIOError as error:
+        raise UsageError(str(error)) from error
+    parent, name = os.path.split(path)
+    if _has_segments(names):
+        topic_partition = parse_partition_directory(name)
+        if topic_partition is None or topic_partition.topic == METADATA_TOPIC:
+            raise UsageError(f"{path}: holds segments, but is no topic's <topic>-<partition>")
+        return [Place(parent, topic_partition)]
+    found = [
+        Place(path, topic_partition)
+        for child in names
+        if (topic_partition := parse_partition_directory(child)) is not None
+        and topic_partition.topic != METADATA_TOPIC
+        and _has_segments(_names_in(os.path.join(path, child), filesystem))
+    ]
+    if not found:
+        raise UsageError(
+            f"{path}: no partition here (a directory <topic>-<partition> with .log files)"
+        )
+    return found
+
+
+def _names_in(path: str, filesystem: LocalFileSystem) -> list[str]:
+    try:
+        return filesystem.list_directory(path)
+    except (FileNotFoundError, StorageIOError):
+        return []  # a file of that name, or gone meanwhile
+
+
+def _has_segments(names: Iterable[str]) -> bool:
+    """Whether there is a segment among the files, of whatever state: a swap may be half done."""
+    return any(
+        (parsed := parse(name)) is not None
+        and parsed.kind is FileKind.LOG
+        and parsed.state in (FileState.FINAL, FileState.SWAP, FileState.CLEANED)
+        for name in names
+    )
+
+
+@contextmanager
+def opened_view(place: Place, *, pardons_damage: bool = False) -> Iterator[LogView]:
+    """The log as it is now; its files stay open in the `with` block, whatever its owner does.
+
+    A part of a batch at the end is not part of it: an owner may be writing it, or a crash left it.
+    Raises `UsageError`, `StorageIOError`, `CorruptionError` (also, unless `pardons_damage`, for
+    something else than batches at the end, where an opening for writing would cut the log), and
+    `LogChangedError` if segments go on being replaced.
+    """
+    with _opened(place, pardons_damage) as log:
+        yield log.view
+
+
+def _opened(place: Place, pardons_damage: bool) -> PartitionLog:
+    clock = SystemClock()
+    end_before: tuple[int, int] | None = None
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            log = _open(place, clock)
+        except LogChangedError:
+            if attempt == _ATTEMPTS:
+                raise
+            clock.sleep_ms(_WAIT_MS)
+            continue
+        active = log.view.segments.active
+        if pardons_damage or not _has_more(active):
+            return log
+        log.close()
+        # Its owner has appended since the end was looked for; or nobody has, and it is no batch.
+        end = active.base_offset, active.size_bytes
+        if end == end_before:
+            raise CorruptionError(
+                "the log ends in what is no batch", file=active.log.path, position=end[1]
+            )
+        end_before = end
+
+
+def _open(place: Place, clock: Clock) -> PartitionLog:
+    filesystem = LocalFileSystem()
+    starts = os.path.join(place.log_dir, LOG_START_OFFSET_CHECKPOINT)
+    return PartitionLog.open(
+        place.directory,
+        LogSettings(),
+        filesystem,
+        clock,
+        log_start_offset=read_checkpoint(filesystem, starts).get(place.topic_partition),
+        read_only=True,
+        may_be_torn=True,
+    )
+
+
+def _has_more(active: Segment) -> bool:
+    """Whether there is more behind the end of the log than the beginning of a batch."""
+    size_bytes = active.log.size_bytes()
+    head = active.log.read(active.size_bytes, layout.MIN_STEP_BYTES)
+    if len(head) < layout.MIN_STEP_BYTES:
+        return False
+    length = int.from_bytes(head[layout.LENGTH : layout.LENGTH + 4], "big", signed=True)
+    end = active.size_bytes + layout.LOG_OVERHEAD + length
+    return not (0 < length <= MAX_BATCH_BYTES and end > size_bytes)

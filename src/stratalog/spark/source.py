@@ -1,0 +1,139 @@
+"""`spark.read.format("stratalog").load(DIR)`: a log directory as a table, without a broker (SPK-4).
+
+Spark makes the source in a Python process of its own, asks it for a schema, then for the tasks of a
+reader, and sends each task to a worker, which yields Arrow record batches:
+
+    options    what was asked for             schema    its columns
+    places     the partitions on disk         planning  their bytes, cut into tasks
+    reading    bytes -> batches (raw)         latest    bytes -> batches (latest value per key)
+
+This module is imported at the start of every session that looks for sources, so it imports little.
+
+Invariants
+- D1  No file of a log is changed, whoever else has it open.
+- D2  What is refused is refused before the first task starts, in one line (`UsageError`); damage
+      is met by the task that reads it, and names file and position (`CorruptionError`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+
+from stratalog.spark import filters
+from stratalog.spark.filters import push
+from stratalog.spark.options import SourceOptions, View, read_options
+from stratalog.spark.schema import check_schema, schema_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class StratalogDataSource(DataSource):
+    """The format `stratalog`. See `options.OPTIONS` for what it can be told."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "stratalog"
+
+    def schema(self) -> StructType:
+        """The columns that the options ask for. Raises `UsageError`."""
+        return schema_of(read_options(self.options).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of `schema`, ours or a user's choice of our columns. Raises `UsageError`."""
+        check_schema(schema)
+        kind = FilteringReader if filters.is_asked() else StratalogReader
+        return kind(read_options(self.options), schema)
+
+
+class StratalogReader(DataSourceReader):
+    """Plans on the driver, reads in workers; a value that is pickled in between."""
+
+    def __init__(self, options: SourceOptions, schema: StructType):
+        self._options = options
+        self._schema = schema
+        self._pushed = filters.Pushed()
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks, biggest first. Raises `UsageError`, `CorruptionError`, `StorageIOError`."""
+        from stratalog.spark import places, planning
+
+        options = self._options
+        found = places.find_places(options.paths, options.choice)
+        planning.check_bounds(options, found)
+        pushed = self._pushed
+        found = [place for place in found if pushed.takes(place.topic_partition)]
+        pieces: list[planning.Piece] = []
+        parts: list[planning.LatestPart] = []
+        pardons = not options.fail_on_data_loss and options.view is View.RAW
+        for place in found:
+            with places.opened_view(place, pardons_damage=pardons) as view:
+                bounds, loss = planning.resolve(options, place, view)
+                if loss is not None:
+                    _LOGGER.warning(loss)
+                bounds = bounds.within(pushed.low, pushed.high)
+                planned = planning.plan_place(options, place, view, bounds, pushed.least_ms)
+                if options.view is View.LATEST:
+                    parts.append(planning.LatestPart(place, bounds, tuple(planned)))
+                else:
+                    pieces += planned
+        if options.view is View.LATEST:
+            return [*planning.latest_tasks(parts, options.min_partitions)]
+        return [
+            *planning.tasks_of(
+                pieces,
+                options.partition_bytes,
+                options.min_partitions,
+                may_join=options.max_records is None,
+            )
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The record batches of one task. Raises `CorruptionError`, `OffsetOutOfRangeError`."""
+        from stratalog.spark.planning import SourceTask
+
+        # Spark asks for one partition more than none.
+        return self._batches(partition) if isinstance(partition, SourceTask) else iter(())
+
+    def _batches(self, task: Any) -> Iterator[pa.RecordBatch]:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from stratalog.clean.chunk import Scratch
+        from stratalog.record.kernel.warmup import ensure_warm
+        from stratalog.spark.batches import joined
+        from stratalog.spark.latest import LatestRules, read_latest
+        from stratalog.spark.reading import ReadRules, read_pieces
+
+        ensure_warm(_LOGGER.info)
+        options, scratch = self._options, Scratch()
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        rules = ReadRules(
+            options.fail_on_data_loss,
+            options.is_committed,
+            options.includes_control,
+            options.keeps_tombstones,
+        )
+        latest = LatestRules(options.order, options.version_header, options.dedupe_bytes)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            yield from read_pieces(task.pieces, schema, rules, scratch)
+            for part in task.latest:
+                yield from read_latest(part, schema, rules, latest, scratch)
+
+        return joined(batches())
+
+
+class FilteringReader(StratalogReader):
+    """A reader where Spark pushes filters down; elsewhere it refuses one that takes them."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        """Take filters over; what is returned is left to Spark."""
+        self._pushed, rest = push(filters, by_offset=self._options.view is View.RAW)
+        return rest
