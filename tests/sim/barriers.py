@@ -235,6 +235,13 @@ _EXCHANGED: dict[str, dict[str, tuple[str, ...]]] = {
     "the damage that is back is cut off again, and whoever flushes syncs the file": {
         "truncate .log @ recovery.cut": ("fsync .log @ recovery.cut",),
     },
+    "only a directory that was not stopped in order is recovered: here is no marker to keep back": {
+        "fsync_directory data @ log_dir.open_log_dir": (
+            "create .log @ recovery.start_over",
+            "unlink .digest @ digest.remove_digest",
+            "unlink .log @ recovery.unlink",
+        ),
+    },
     "what is below the log's start, or the first segment at it, is dropped or made again": {
         "create .log @ recovery.start_over": ("fsync_directory partition @ recovery.start_over",),
         "fsync_directory partition @ recovery.start_over": ("unlink .log @ recovery.unlink",),
