@@ -97,13 +97,14 @@ def choice_settings(settings: Settings) -> TopicCleaning:
 
 def cleaner_settings(settings: Settings) -> CleanerSettings:
     """What a process's cleaner is told (CLN-1)."""
+    io_buffer = "log.cleaner.io.buffer.size"
     return CleanerSettings(
         enable=settings.flag("log.cleaner.enable"),
         threads=settings.integer("log.cleaner.threads"),
         dedupe_buffer_bytes=settings.integer("log.cleaner.dedupe.buffer.size"),
         load_factor=settings.number("log.cleaner.io.buffer.load.factor"),
         max_keys=settings.max_keys,
-        io_buffer_bytes=settings.integer("log.cleaner.io.buffer.size"),
+        io_buffer_bytes=settings.integer(io_buffer) if settings.is_given(io_buffer) else None,
         io_max_bytes_per_second=settings.number("log.cleaner.io.max.bytes.per.second"),
         backoff_ms=settings.integer("log.cleaner.backoff.ms"),
         engine=EngineChoice(settings.text("cleaner.engine")),

@@ -54,7 +54,6 @@ from stratalog.log.log_store import LogStore
 from stratalog.segment.names import TopicPartition
 
 _LOG = logging.getLogger("stratalog.clean")
-_LEAST_CHUNK_BYTES = 64 << 10
 _NOBODY_IS_TO_BLAME = (RoundAbortedError, LogOfflineError, UnknownPartitionError)
 
 
@@ -285,9 +284,7 @@ class Cleaner:
             now_ms,
             max_keys=self._settings.max_keys,
             memory_bytes=self._settings.thread_buffer_bytes,
-            chunk_bytes=max(
-                self._settings.io_buffer_bytes // self._settings.threads, _LEAST_CHUNK_BYTES
-            ),
+            chunk_bytes=self._settings.chunk_bytes,
         )
 
         def tell(progress: Progress) -> None:

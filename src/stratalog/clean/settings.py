@@ -21,6 +21,8 @@ from stratalog.base.limits import CHUNK_BYTES
 from stratalog.clean.job import CleanSpec, Order, new_secret
 from stratalog.record.layout import INT64_MAX
 
+_LEAST_CHUNK_BYTES = 64 << 10
+
 
 class EngineChoice(Enum):
     """`cleaner.engine`. AUTO: Spark for jobs from `spark_min_bytes` on, if a master is named."""
@@ -36,7 +38,9 @@ class CleanerSettings:
 
     `dedupe_buffer_bytes` is the memory of all threads together. `max_keys` ends a round (CMP-5);
     None, unless somebody gave the buffer's size: any number of keys, within that memory.
-    `io_buffer_bytes` is what all threads together read at a time. `io_max_bytes_per_second` is
+    `io_buffer_bytes` is what all threads together read at a time; None, unless somebody gave it:
+    `CHUNK_BYTES` each, as Kafka's small default would have Python run between all the little reads,
+    at the cost of whoever appends meanwhile. `io_max_bytes_per_second` is
     infinite if there is no throttle.
     """
 
@@ -45,7 +49,7 @@ class CleanerSettings:
     dedupe_buffer_bytes: int = 128 << 20
     load_factor: float = 0.9
     max_keys: int | None = None
-    io_buffer_bytes: int = 512 << 10
+    io_buffer_bytes: int | None = None
     io_max_bytes_per_second: float = math.inf
     backoff_ms: int = 15_000
     engine: EngineChoice = EngineChoice.AUTO
@@ -54,6 +58,13 @@ class CleanerSettings:
     retry_backoff_ms: int = 60_000
     retry_backoff_max_ms: int = 3_600_000
     history_size: int = 256
+
+    @property
+    def chunk_bytes(self) -> int:
+        """What a thread reads at a time."""
+        if self.io_buffer_bytes is None:
+            return CHUNK_BYTES
+        return max(self.io_buffer_bytes // self.threads, _LEAST_CHUNK_BYTES)
 
     @property
     def thread_buffer_bytes(self) -> int:

@@ -161,7 +161,7 @@ CLEANER = (
         Kind.INT,
         512 << 10,
         "Bytes that all of the cleaner's threads together read at a time, at least 64 KiB each; a "
-        "batch that is larger is read whole.",
+        "batch that is larger is read whole. Unless it is given, 4 MiB each.",
         Effect.CLEANING,
         at_least(0),
         level=Level.BROKER,
