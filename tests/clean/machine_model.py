@@ -73,6 +73,7 @@ class LogModel:
     open: dict[int, Txn] = field(default_factory=dict)
     txn_of: dict[int, Txn] = field(default_factory=dict)
     by_first: dict[int, Sent] = field(default_factory=dict)
+    forgotten: set[tuple[int, int]] = field(default_factory=set)
     horizons: dict[int, int] = field(default_factory=dict)
     batch_horizons: dict[int, int] = field(default_factory=dict)
 
@@ -130,6 +131,9 @@ class LogModel:
             is_old = now_ms - producer.oldest_ms >= expiration_ms
             if is_old and producer_id not in self.open:
                 self.producers[producer_id] = replace(producer, may_be_forgotten=True)
+                if producer.last is not None:
+                    # Also if it has sent more since, and a crash takes that away again.
+                    self.forgotten.add((producer_id, producer.last.first))
 
     def must_know(self, producer_id: int) -> bool:
         """Whether the log has to know the producer's last batch."""
@@ -138,6 +142,7 @@ class LogModel:
             producer is not None
             and producer.last is not None
             and not producer.may_be_forgotten
+            and (producer_id, producer.last.first) not in self.forgotten
             and producer.last.first >= self.start
         )
 
