@@ -315,9 +315,10 @@ class Machine(Appends):
             }
             # What lies below the log start may be there or not, and its producers known or not.
             model.start = self.log(key).log_start_offset
-            promised = max(model.flushed, model.start)
             model.keep(
-                sent.first for sent in model.batches if sent.first < promised or sent.first in there
+                sent.first
+                for sent in model.batches
+                if sent.first < model.flushed or sent.last < model.start or sent.first in there
             )
             model.flushed = model.end  # what the cut has left is on the disk
         self._opened()
