@@ -43,7 +43,7 @@ sweep: check  ## every test, the slow ones too, then the kernels as plain Python
 	@echo '==> all tests, sweeps at their full length'
 	@STRATALOG_SWEEP=1 $(PYTEST)
 	@echo '==> all tests below Spark, kernels as plain Python'
-	@NUMBA_DISABLE_JIT=1 $(PYTEST) -m 'not slow' --ignore tests/spark
+	@NUMBA_DISABLE_JIT=1 $(PYTEST) -m 'not slow' --ignore tests/spark --ignore tests/pipeline
 
 bench: setup  ## the benchmarks, each prints a table
 	@for bench in $(BENCH); do echo "==> $$bench"; $(BIN)/python "$$bench" || exit 1; done

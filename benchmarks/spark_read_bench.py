@@ -30,7 +30,7 @@ from harness import (
 )
 from logs import BenchLog, LogShape, generate
 
-from stratalog.spark import register
+from stratalog.pipeline import register
 from stratalog.spark.session import spark_session
 
 if TYPE_CHECKING:

@@ -7,8 +7,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # `from tests.oracle import ...` works in every import mode and from every working directory.
 _ROOT = str(Path(__file__).resolve().parent.parent)
@@ -77,3 +81,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("cases")
         for name, n in sorted(totals.items()):
             terminalreporter.write_line(f"{n:>10,}  {name}")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            # A session costs seconds and a gigabyte: --dist loadgroup keeps these together.
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A session on local[2,4], as `stratalog compact` starts it."""
+    from stratalog.spark.session import spark_session
+
+    session = spark_session("local[2]", app_name="stratalog-tests")
+    yield session
+    session.stop()

@@ -3,6 +3,6 @@ is installed and registers its `DefaultSource`."""
 
 from __future__ import annotations
 
-from stratalog.spark.source import StratalogDataSource as DefaultSource
+from stratalog.pipeline.source import StratalogDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

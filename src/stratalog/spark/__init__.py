@@ -1,23 +1,5 @@
-"""The Spark floor: a session, the jobs that clean logs on it, and logs as a source of rows.
+"""The Spark floor: a session, and the engine whose jobs clean logs on it.
 
 Importing this package loads no Spark; only `session.spark_session` does, and it names the extra to
-install where Spark or Java is missing.
+install where Spark or Java is missing. Logs as tables are a floor higher, in `stratalog.pipeline`.
 """
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("stratalog")` known to a session.
-
-    Only needed where Spark does not look for sources by itself: it does, for every installed module
-    that is named `pyspark_*`, on the interpreter of its workers (SPK-4).
-    """
-    from stratalog.spark.source import StratalogDataSource
-
-    spark.dataSource.register(StratalogDataSource)

@@ -41,16 +41,16 @@ from stratalog.base.errors import (
     UsageError,
 )
 from stratalog.clean.local_engine import LocalEngine
+from stratalog.pipeline import batches as batches_module
+from stratalog.pipeline import places as places_module
+from stratalog.pipeline import reading
+from stratalog.pipeline.options import OPTIONS, read_options
+from stratalog.pipeline.planning import SourceTask
+from stratalog.pipeline.source import FilteringReader, StratalogDataSource
 from stratalog.record.builder import NewRecord
 from stratalog.record.codec import Codec
 from stratalog.record.kernel import arrow_columns as kernels
 from stratalog.record.kernel.compile import JIT
-from stratalog.spark import batches as batches_module
-from stratalog.spark import places as places_module
-from stratalog.spark import reading
-from stratalog.spark.options import OPTIONS, read_options
-from stratalog.spark.planning import SourceTask
-from stratalog.spark.source import FilteringReader, StratalogDataSource
 from tests.clean.driving import (
     FS,
     Case,
@@ -67,7 +67,7 @@ from tests.naive import files
 from tests.naive.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from tests.naive.records import Record, build_legacy, build_v2
 from tests.oracle import fold
-from tests.spark.source_rows import Row, naive_latest, naive_rows
+from tests.pipeline.source_rows import Row, naive_latest, naive_rows
 
 pytestmark = [pytest.mark.requirement("SPK-4"), pytest.mark.usefixtures("hasty_disk")]
 Count = Callable[[str, int], None]

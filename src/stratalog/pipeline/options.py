@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 
 from stratalog.base.errors import UsageError
 from stratalog.clean.job import Order
-from stratalog.segment.names import MAX_OFFSET, MAX_PARTITION, TopicPartition
-from stratalog.spark.schema import (
+from stratalog.pipeline.schema import (
     HEADERS_COLUMN,
     METADATA_COLUMNS,
     PLAIN_COLUMNS,
     column_named,
 )
+from stratalog.segment.names import MAX_OFFSET, MAX_PARTITION, TopicPartition
 
 OPTIONS = (
     *("path", "paths", "subscribe", "subscribePattern", "assign"),

@@ -25,12 +25,12 @@ from pyspark.sql.datasource import InputPartition
 
 from stratalog.base.errors import CorruptionError, OffsetOutOfRangeError, UsageError
 from stratalog.log.view import LogView
+from stratalog.pipeline.options import Bound, BoundKind, SourceOptions, View
+from stratalog.pipeline.places import Place
 from stratalog.record.layout import MAGIC_V2
 from stratalog.segment.names import MAX_OFFSET, TopicPartition
 from stratalog.segment.segment import Segment
 from stratalog.segment.txn_index import AbortedTxn
-from stratalog.spark.options import Bound, BoundKind, SourceOptions, View
-from stratalog.spark.places import Place
 
 _PACKED_BYTES = 4 << 20
 _PACKED_PIECES = 64

@@ -31,10 +31,10 @@ from stratalog.clean.offset_map import KeyRows, OffsetMap
 from stratalog.clean.settle import aborted_columns
 from stratalog.clean.spool import OffsetSpool
 from stratalog.log.view import LogView
-from stratalog.spark.batches import Wanted
-from stratalog.spark.places import opened_view
-from stratalog.spark.planning import LatestPart, Piece, Range, pieces_of
-from stratalog.spark.reading import PieceReader, ReadContext, ReadRules, chunk_batches
+from stratalog.pipeline.batches import Wanted
+from stratalog.pipeline.places import opened_view
+from stratalog.pipeline.planning import LatestPart, Piece, Range, pieces_of
+from stratalog.pipeline.reading import PieceReader, ReadContext, ReadRules, chunk_batches
 
 _MAX_RANGE_BITS = 20
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stratalog.spark.schema import ALL_COLUMNS
+from stratalog.pipeline.schema import ALL_COLUMNS
 from tests.naive import files
 from tests.naive.records import Batch, parse_log
 from tests.naive.versions import version_of

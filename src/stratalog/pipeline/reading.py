@@ -33,18 +33,18 @@ from stratalog.clean.chunk import Bytes, Chunk, Int64s, Scratch, Table, pieces, 
 from stratalog.clean.index import legacy_batch
 from stratalog.clean.job import CleanSpec
 from stratalog.clean.settle import aborted_columns
-from stratalog.record import layout
-from stratalog.record.kernel import arrays, scan
-from stratalog.segment.segment import Segment, open_segment
-from stratalog.spark.batches import (
+from stratalog.pipeline.batches import (
     Bools,
     Source,
     Wanted,
     legacy_record_batch,
     record_batches,
 )
-from stratalog.spark.places import opened_view
-from stratalog.spark.planning import Piece, pieces_of
+from stratalog.pipeline.places import opened_view
+from stratalog.pipeline.planning import Piece, pieces_of
+from stratalog.record import layout
+from stratalog.record.kernel import arrays, scan
+from stratalog.segment.segment import Segment, open_segment
 
 _LOGGER = logging.getLogger(__name__)
 SPEC = CleanSpec(now_ms=0, hash_secret=(0, 0))

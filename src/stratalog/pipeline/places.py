@@ -20,6 +20,7 @@ from stratalog.log.checkpoint import read_checkpoint
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
 from stratalog.log.view import LogView
+from stratalog.pipeline.options import Choice
 from stratalog.record import layout
 from stratalog.segment.names import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -30,7 +31,6 @@ from stratalog.segment.names import (
     parse_partition_directory,
 )
 from stratalog.segment.segment import Segment
-from stratalog.spark.options import Choice
 
 METADATA_TOPIC = "__cluster_metadata"
 

@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 
-from stratalog.spark import filters
-from stratalog.spark.filters import push
-from stratalog.spark.options import SourceOptions, View, read_options
-from stratalog.spark.schema import check_schema, schema_of
+from stratalog.pipeline import filters
+from stratalog.pipeline.filters import push
+from stratalog.pipeline.options import SourceOptions, View, read_options
+from stratalog.pipeline.schema import check_schema, schema_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,7 +63,7 @@ class StratalogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, biggest first. Raises `UsageError`, `CorruptionError`, `StorageIOError`."""
-        from stratalog.spark import places, planning
+        from stratalog.pipeline import places, planning
 
         options = self._options
         found = places.find_places(options.paths, options.choice)
@@ -97,7 +97,7 @@ class StratalogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The record batches of one task. Raises `CorruptionError`, `OffsetOutOfRangeError`."""
-        from stratalog.spark.planning import SourceTask
+        from stratalog.pipeline.planning import SourceTask
 
         # Spark asks for one partition more than none.
         return self._batches(partition) if isinstance(partition, SourceTask) else iter(())
@@ -106,10 +106,10 @@ class StratalogReader(DataSourceReader):
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from stratalog.clean.chunk import Scratch
+        from stratalog.pipeline.batches import joined
+        from stratalog.pipeline.latest import LatestRules, read_latest
+        from stratalog.pipeline.reading import ReadRules, read_pieces
         from stratalog.record.kernel.warmup import ensure_warm
-        from stratalog.spark.batches import joined
-        from stratalog.spark.latest import LatestRules, read_latest
-        from stratalog.spark.reading import ReadRules, read_pieces
 
         ensure_warm(_LOGGER.info)
         options, scratch = self._options, Scratch()

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
+from stratalog.pipeline import register
+from stratalog.pipeline.options import OPTIONS
 from stratalog.record.kernel.compile import JIT
-from stratalog.spark import register
-from stratalog.spark.options import OPTIONS
 from tests.oracle import Round, fold, rounds
-from tests.spark.source_rows import Row, naive_rows
+from tests.pipeline.source_rows import Row, naive_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
