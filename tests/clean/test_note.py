@@ -88,7 +88,7 @@ def test_a_damaged_note_says_nothing(tmp_path: Path) -> None:
             decode(content)
     path.write_bytes(b"x" * (1 << 17))
     assert read_note(FS, str(tmp_path)) == Note(), "larger than any note"
-    assert Note().expiry(7) == UNKNOWN, "it is looked up"
+    assert Note().expiry(7, by_segment=False) == UNKNOWN, "it is looked up"
 
 
 @given(
@@ -127,8 +127,19 @@ def _hold(line: bytes) -> None:
 @pytest.mark.requirement("CMP-9")
 def test_an_expiry_belongs_to_its_checkpoint() -> None:
     note = Note(5, 100)
-    assert note.expiry(5) == 100
-    assert Note(5, None).expiry(5) is None
+    assert note.expiry(5, by_segment=False) == 100
+    assert Note(5, None).expiry(5, by_segment=False) is None
     for other in (4, 6):
-        assert note.expiry(other) == UNKNOWN
-    assert note.expiry(None) is None, "what was never cleaned has no deadlines"
+        assert note.expiry(other, by_segment=False) == UNKNOWN
+    assert note.expiry(None, by_segment=False) is None, "what was never cleaned has no deadlines"
+    assert note.expiry(5, by_segment=True) is None, "by segment, batches have no deadlines"
+    assert note.expiry(4, by_segment=True) is None
+
+
+@pytest.mark.requirement("CMP-8", "CMP-9")
+def test_a_round_that_looked_at_no_deadline_leaves_the_expiry_unknown() -> None:
+    note = Note(5, 100, failure=Failure("damage", 1, 7, 9))
+    assert note.after_round(8, 200) == Note(8, 200)
+    assert note.after_round(8, None) == Note(8, None)
+    assert note.after_round(8, UNKNOWN) == Note()
+    assert note.after_round(8, UNKNOWN).expiry(8, by_segment=False) == UNKNOWN

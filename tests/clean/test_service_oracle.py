@@ -216,7 +216,9 @@ def test_chained_rounds_agree_with_kafkas(
                 assert why.reason is Reason.EXPIRED_TOMBSTONES, why.sentence
                 expired += 1
             assert (
-                parts.manager.note_of(key).expiry(kafka.checkpoint_before) != UNKNOWN or not place
+                parts.manager.note_of(key).expiry(kafka.checkpoint_before, by_segment=False)
+                != UNKNOWN
+                or not place
             )
             if kafka.cleaned or why.reason is None:
                 assert parts.cleaner.run_once("oracle") == kafka.cleaned, why.sentence

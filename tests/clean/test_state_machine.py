@@ -249,6 +249,15 @@ FOUND: dict[str, list[Action]] = {
         ("due",),
         ("cut", ("ask", 0, 0), 16, 636010159),
     ],
+    "a round by segment says that nothing expires, of batches that have deadlines": [
+        ("fill", 0, 640011302),
+        ("ask", 0, 0),
+        ("jump", 6),
+        ("config", 0, "by_segment", 1),
+        ("clean",),
+        ("config", 0, "by_segment", 0),
+        ("clean_all",),
+    ],
     "an older snapshot opens a transaction whose marker is gone": [
         ("produce", 0, 2, 484174511, False),
         ("produce", 0, 5, 845363096, False),
@@ -292,7 +301,7 @@ def _early_horizon(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_expiry(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Note, "expiry", lambda _note, _checkpoint: None)
+    patch.setattr(Note, "expiry", lambda _note, _checkpoint, by_segment: None)
 
 
 def _checkpoint_too_far(patch: pytest.MonkeyPatch) -> None:

@@ -176,7 +176,7 @@ def _outcome(driver: Driver, faults: Faults) -> str:
     cleans(driver)
     assert is_clean(driver, A), driver.manager.note_of(A)
     assert driver.manager.note_of(A).failure is None
-    assert driver.manager.note_of(A).expiry(store.cleaner_point(A)) != UNKNOWN
+    assert driver.manager.note_of(A).expiry(store.cleaner_point(A), by_segment=False) != UNKNOWN
     names = driver.disk.list_directory(log.path)
     assert not [name for name in names if name.endswith((".part", ".cleaned", ".swap"))], names
     return "went on"

@@ -28,7 +28,6 @@ from stratalog.clean.facts import Sections, facts_of, measure, sections_of
 from stratalog.clean.history import KEPT, Entry, read_history
 from stratalog.clean.note import UNKNOWN, Note, read_note, write_note
 from stratalog.clean.select import Explanation, LogFacts, explain, rank
-from stratalog.clean.settings import TopicCleaning
 from stratalog.clean.states import NONE, paused
 from stratalog.config.settings import Settings
 from stratalog.log.checkpoint import read_checkpoint
@@ -261,9 +260,9 @@ def _look(
         view = log.view
         measured = measure(view, checkpoint, topic, now_ms)
         expiry_ms: int | None = UNKNOWN
-        if finds_expiry and note.expiry(checkpoint) == UNKNOWN:
+        if finds_expiry and note.expiry(checkpoint, by_segment=topic.by_segment) == UNKNOWN:
             end = measured.cleanable.first_uncleanable
-            expiry_ms = _expiry_in(place, view, end, topic, filesystem)
+            expiry_ms = _expiry_in(place, view, end, filesystem)
         facts = facts_of(
             place.topic_partition,
             view,
@@ -294,14 +293,8 @@ def _look(
 
 
 def _expiry_in(
-    place: PartitionPlace,
-    view: LogView,
-    end_offset: int,
-    topic: TopicCleaning,
-    filesystem: FileSystem,
+    place: PartitionPlace, view: LogView, end_offset: int, filesystem: FileSystem
 ) -> int | None:
-    if topic.by_segment:
-        return None  # deadlines in batches mean nothing
     from stratalog.clean.expiry import next_expiry_of  # with a kernel
 
     segments = [item for item in view.segments.sealed if item.base_offset < end_offset]

@@ -258,10 +258,9 @@ def _is_expired(
     """Whether something that was cleaned before may go by now, which is reason enough (CMP-9)."""
     state = partition.state
     path = partition.place.path
-    expiry_ms = read_note(filesystem, path).expiry(state.checkpoint)
+    note = read_note(filesystem, path)
+    expiry_ms = note.expiry(state.checkpoint, by_segment=spec.by_segment)
     if expiry_ms == UNKNOWN:
-        if spec.by_segment:
-            return False  # deadlines in batches mean nothing
         end = min(cleanable.first_dirty, cleanable.first_uncleanable)
         segments = [segment for segment in state.segments if segment.base_offset < end]
         expiry_ms = next_expiry_of(filesystem, path, segments)
@@ -306,12 +305,9 @@ def _remember(
         if item.cleaned is None:
             continue
         path = item.planned.partition.place.path
-        note = replace(
-            read_note(filesystem, path),
-            checkpoint=item.cleaned.end_offset,
-            next_expiry_ms=item.cleaned.next_expiry_ms,
-            failure=None,
-        )
+        by_segment = item.cleaned.job.spec.by_segment
+        expiry_ms = UNKNOWN if by_segment else item.cleaned.next_expiry_ms
+        note = read_note(filesystem, path).after_round(item.cleaned.end_offset, expiry_ms)
         write_note(filesystem, path, note)
         append_history(filesystem, path, _entry(item, engine, seconds, clock.now_ms()))
 

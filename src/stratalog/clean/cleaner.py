@@ -39,6 +39,7 @@ from stratalog.clean.expiry import next_expiry_of
 from stratalog.clean.history import Entry, append_history
 from stratalog.clean.manager import CleanerManager, Grabbed
 from stratalog.clean.metered import Meter, MeteredFileSystem
+from stratalog.clean.note import UNKNOWN
 from stratalog.clean.round import (
     EngineOf,
     RoundInputs,
@@ -277,7 +278,7 @@ class Cleaner:
             log.roll()
         now_ms = self._clock.now_ms()
         checkpoint = self._store.cleaner_point(key)
-        expiry_ms = self._manager.note_of(key).expiry(checkpoint)
+        expiry_ms = self._manager.note_of(key).expiry(checkpoint, by_segment=topic.by_segment)
         is_expired = expiry_ms is not None and expiry_ms <= now_ms
         spec = spec_of(
             topic,
@@ -310,7 +311,8 @@ class Cleaner:
         if outcome.cleaned is not None:
             # What was cleaned before stays so where a bound was moved down to below it.
             end_offset = max(outcome.cleaned.end_offset, outcome.cleanable.first_dirty)
-            self._manager.cleaned(key, end_offset, outcome.cleaned.next_expiry_ms)
+            expiry_ms = UNKNOWN if topic.by_segment else outcome.cleaned.next_expiry_ms
+            self._manager.cleaned(key, end_offset, expiry_ms)
         else:
             if outcome.cleanable.checkpoint_was_reset:
                 self._store.set_cleaner_point(key, outcome.cleanable.first_dirty)

@@ -197,7 +197,7 @@ def facts_of(
         measured = measure(view, checkpoint, topic, now_ms)
     cleanable = measured.cleanable
     failure = note.failure
-    next_expiry_ms = note.expiry(checkpoint)
+    next_expiry_ms = note.expiry(checkpoint, by_segment=topic.by_segment)
     return LogFacts(
         topic_partition,
         cleanable.clean_bytes,

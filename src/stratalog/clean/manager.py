@@ -184,7 +184,7 @@ class CleanerManager(CleanerMemory):
         self._known[key] = _Known(
             weakref.ref(view), checkpoint, measured, topic, note, state, facts
         )
-        if topic.is_compacted and note.expiry(checkpoint) == UNKNOWN:
+        if topic.is_compacted and note.expiry(checkpoint, by_segment=topic.by_segment) == UNKNOWN:
             self._unknown[key] = None
         else:
             self._unknown.pop(key, None)

@@ -92,13 +92,11 @@ class CleanerMemory(StatesKeeper):
     ) -> None:
         """Everything below `end_offset` is cleaned and in place: the note, then the checkpoint.
 
-        Raises `StorageIOError`, `LogOfflineError`.
+        `next_expiry_ms` may be UNKNOWN. Raises `StorageIOError`, `LogOfflineError`.
         """
         self._change_note(
             topic_partition,
-            lambda note: replace(
-                note, checkpoint=end_offset, next_expiry_ms=next_expiry_ms, failure=None
-            ),
+            lambda note: note.after_round(end_offset, next_expiry_ms),
         )
         self._store.set_cleaner_point(topic_partition, end_offset)
 

@@ -9,7 +9,9 @@ round writes the note after the swap and before the checkpoint, so that a crash 
 the old expiry, which asks for one round too many and never for one too few.
 
 Invariants
-- I1  An expiry whose checkpoint is not the log's is not known: `expiry` answers UNKNOWN.
+- I1  An expiry whose checkpoint is not the log's is not known: `expiry` answers UNKNOWN. A round by
+      `tombstone.horizon=segment` leaves a note without a checkpoint: it has looked at no deadline,
+      and whoever goes by batches again has to.
 - I2  A note that cannot be read says nothing: no pause, no failure, an unknown expiry.
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Final
 
 from stratalog.base.errors import CorruptionError, StorageIOError, TooManyFilesError
@@ -66,11 +68,20 @@ class Note:
     paused: bool = False
     failure: Failure | None = None
 
-    def expiry(self, checkpoint: int | None) -> int | None:
-        """When the first tombstone or marker below `checkpoint` may go; UNKNOWN, or None: none."""
-        if checkpoint is None:
-            return None  # what was never cleaned has no deadlines
+    def expiry(self, checkpoint: int | None, *, by_segment: bool) -> int | None:
+        """When the first tombstone or marker below `checkpoint` may go; UNKNOWN, or None: none.
+
+        `by_segment`: the topic's `tombstone.horizon` is `segment`.
+        """
+        if checkpoint is None or by_segment:
+            return None  # what was never cleaned has no deadlines; by segment, batches have none
         return self.next_expiry_ms if checkpoint == self.checkpoint else UNKNOWN
+
+    def after_round(self, end_offset: int, next_expiry_ms: int | None) -> Note:
+        """The note once all below `end_offset` is cleaned; `next_expiry_ms` may be UNKNOWN."""
+        if next_expiry_ms == UNKNOWN:
+            return replace(self, checkpoint=None, next_expiry_ms=None, failure=None)
+        return replace(self, checkpoint=end_offset, next_expiry_ms=next_expiry_ms, failure=None)
 
     def waits(self, now_ms: int) -> bool:
         """Whether the back-off after a failure is not over yet (CLN-7)."""
