@@ -127,7 +127,7 @@ def recover(
     if recovery_point is not None:
         recovery_point = max(recovery_point, _sealed_up_to(work, bases))
     slot = 0 if recovery_point is None else first_to_scan(bases, recovery_point)
-    work.state = _producers_at(work, bases, slot)
+    work.state = _producers_at(work, bases, slot, log_start_offset)
     scans, rebuilt = _scan_all(work, bases, slot)
     later = bases[slot + len(scans) :]
     actions = plan_recovery(scans, later, recovery_point, log_start_offset)
@@ -253,17 +253,20 @@ def _sealed_up_to(work: _Recovering, bases: tuple[int, ...]) -> int:
     return 0
 
 
-def _producers_at(work: _Recovering, bases: tuple[int, ...], slot: int) -> ProducerState:
+def _producers_at(
+    work: _Recovering, bases: tuple[int, ...], slot: int, log_start_offset: int
+) -> ProducerState:
     """The state at the base of the first segment to scan: of the newest snapshot there or below,
     and what follows it."""
     base_offset = bases[slot]
+    start_offset = max(log_start_offset, bases[0])
     offsets = sort_out(work.filesystem.list_directory(work.directory)).snapshots
     state, start, _ = snapshots.load_newest(
         work.filesystem,
         work.directory,
-        # One below the first segment speaks of what retention has deleted: markers between may be
-        # gone with it.
-        [offset for offset in offsets if bases[0] <= offset <= base_offset],
+        # One at the log's start or below speaks of what was deleted: markers between may be gone
+        # with it. Loading removes it, so another recovery would not have it (RCV-3).
+        [offset for offset in offsets if start_offset < offset <= base_offset],
         0,
         _KEEP_ALL_MS,
     )
