@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.sim.explore import Depth2, ExploreStats, explore
+from tests.sim.explore import Depth2, ExploreStats, explore, replay
 from tests.sim.scenario import Scenario
 from tests.sim.scenarios import DELETING, DURABILITY, PLACES, SWAPS, random_scenario
 from tests.sim.sweeps import budget
@@ -100,3 +100,19 @@ def test_whatever_is_done(first_seed: int, count_cases: CountCases) -> None:
 def test_whatever_is_done_at_length(first_seed: int, count_cases: CountCases) -> None:
     for seed in range(first_seed, first_seed + 25):
         explored(random_scenario(seed), budget(200), seed).count(count_cases)
+
+
+@pytest.mark.requirement("RCV-4")
+def test_a_transaction_whose_data_is_deleted_leaves_no_entry() -> None:
+    """Found by a sweep: records were deleted up to the end, behind an aborted transaction that had
+    begun in a segment that is gone. The first recovery knew of it by a snapshot that lies below the
+    log's start, and is removed; the second did not, and wrote another transaction index."""
+    scenario = random_scenario(50)
+    disk = replay(scenario.run, scenario.judge, 70, 49, seed=50, start=scenario.start())
+    tree = disk.tree()
+    assert tree["/data/a-0/00000000000000000008.snapshot"], "the scenario is another one by now"
+    assert tree["/data/a-0/00000000000000000008.txnindex"] == b""
+    scenario.recover(disk)
+    again = disk.fork()
+    scenario.recover(again)
+    assert again.tree() == disk.tree()
