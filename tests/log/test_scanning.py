@@ -205,3 +205,35 @@ def test_a_file_that_gets_shorter_meanwhile_is_no_damage() -> None:
     with pytest.raises(StorageIOError, match="shorter than it was"):
         list(scan)
     assert scan.damage is None
+
+
+def batch_at(offset: int, said: int | None = None) -> bytes:
+    """A batch of two records at `offset`, which says it were at `said`."""
+    records = [Record(offset + n, 5, b"k", b"v") for n in range(2)]
+    data = build_v2(records, base_offset=offset, last_offset=offset + 1)
+    return (offset if said is None else said).to_bytes(8, "big") + data[8:]
+
+
+@pytest.mark.requirement("RCV-1", "RCV-7")
+@pytest.mark.parametrize("chunk_bytes", [80, 1 << 20])
+def test_whose_offset_is_wrong(monkeypatch: pytest.MonkeyPatch, chunk_bytes: int) -> None:
+    """A batch out of place may be right where the one before it may be wrong, and only there: else
+    it is one that a torn write took the first bytes of."""
+    monkeypatch.setattr(scanning, "CHUNK_BYTES", chunk_bytes)
+
+    def claimed(*batches: bytes, base_offset: int = 300) -> int | None:
+        data = b"".join(batches)
+        scan = LogScan(LogFile(BytesFile(data)), base_offset, len(data), MAX_OFFSET)
+        for _ in scan:
+            pass
+        assert scan.damage is not None
+        assert scan.damage.reason == "offsets do not increase"
+        return scan.claimed_offset
+
+    sound = [batch_at(300), batch_at(302)]
+    assert claimed(*sound, batch_at(304, said=0)) is None
+    assert claimed(sound[0], batch_at(302, said=46)) is None
+    assert claimed(sound[0], batch_at(302, said=310), batch_at(304)) == 304
+    assert claimed(*sound, batch_at(304, said=316), batch_at(306)) == 306
+    assert claimed(batch_at(298), base_offset=300) == 298, "of another file, perhaps"
+    assert claimed(batch_at(306, said=310), batch_at(308), base_offset=306) == 308

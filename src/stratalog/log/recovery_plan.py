@@ -23,7 +23,7 @@ from itertools import pairwise
 class SegmentScan:
     """What a scan of one segment found. `end`: bytes that are sound; `next_offset`: after the last
     sound batch; `damage`: why it stopped before the file's `size_bytes`, None if it did not;
-    `claimed_offset`: what a batch there says that is whole, but out of place."""
+    `claimed_offset`: what a batch there says that is whole, but out of place, and may be right."""
 
     base_offset: int
     size_bytes: int

@@ -62,8 +62,12 @@ class LogScan:
     """One pass over a log file. After it: where the sound part ends, and why.
 
     `end`: bytes; `next_offset`: after the last sound batch; `damage`: None at the file's end.
-    `claimed_offset`: where the damage is a whole batch with a right checksum in the wrong place,
-    the offset that it claims. No torn write makes one.
+    `claimed_offset`: where the damage is a whole batch with a right checksum that says it belongs
+    elsewhere, and may be right, the offset that it claims.
+
+    The checksum leaves the base offset out, so either this batch's or that of the batch before it
+    is wrong. If that one follows its own neighbour without a gap, it is this one's: disks write
+    sectors, and a batch that begins at a sector's end may lose its first bytes and nothing else.
     """
 
     def __init__(
@@ -77,6 +81,8 @@ class LogScan:
         self.next_offset = base_offset
         self.damage: CorruptionError | None = None
         self.claimed_offset: int | None = None
+        self._is_in_place = False
+        """Whether the last sound batch follows another without a gap."""
 
     def __iter__(self) -> Iterator[SoundBatches]:
         """Raises `StorageIOError`; damage ends the iteration and is told by `damage`."""
@@ -115,6 +121,8 @@ class LogScan:
                 start, found = self.end, found[:sound]
                 last = found[sound - 1]
                 self.end += int(last["position"] + last["size_bytes"])
+                before = found["last_offset"][sound - 2] if sound > 1 else self.next_offset - 1
+                self._is_in_place = bool(last["base_offset"] == before + 1)
                 self.next_offset = int(last["last_offset"]) + 1
                 yield SoundBatches(start, rest, found)
             if sound < rows:
@@ -149,6 +157,8 @@ class LogScan:
         return sound
 
     def _note_claim(self, data: memoryview) -> None:
+        if self._is_in_place:
+            return
         try:
             header = parse_header(data)
             if header.size_bytes <= len(data):
