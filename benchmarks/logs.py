@@ -56,7 +56,8 @@ _BLOCK_BATCHES = 512
 
 @dataclass(frozen=True, slots=True)
 class LogShape:
-    """What a log is like. `distinct`: keys to draw from, as a share of the records."""
+    """What a log is like. `distinct`: keys to draw from, as a share of the records; `hot`: which
+    share of the records has one and the same key."""
 
     value_bytes: int = 100
     codec: Codec = Codec.NONE
@@ -65,6 +66,7 @@ class LogShape:
     batch_bytes: int = 16 << 10
     segment_bytes: int = 128 << 20
     seed: int = 1
+    hot: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +245,8 @@ def _make_block(
     rows = np.empty((count, len(template.batch)), np.uint8)
     rows[:] = template.batch
     drawn = rng.integers(0, len(keys), (count, template.records))
+    if shape.hot:
+        drawn[rng.random(drawn.shape) < shape.hot] = 0
     is_used[drawn] = True  # threads only ever set it
     key_bytes = keys[drawn].view(np.uint8).reshape(count, template.records, KEY_BYTES)
     random = _random(rng, count * template.records * template.random_bytes)

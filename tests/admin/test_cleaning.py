@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from stratalog.admin import state
 from stratalog.admin.cleaning import StatusReport, history, pause, resume, retry, status
 from stratalog.admin.report import Mode
-from stratalog.base.clock import FixedClock
-from stratalog.base.errors import LogLockedError, UsageError
+from stratalog.base.clock import FixedClock, StoppedClock, SystemClock
+from stratalog.base.errors import LogChangedError, LogLockedError, UsageError
 from stratalog.clean.history import append_history
 from stratalog.clean.note import Failure, Note, read_note, write_note
 from stratalog.clean.select import Obstacle, Reason
@@ -250,3 +253,25 @@ def test_a_checkpoint_past_the_end_counts_as_none(partition: Path) -> None:
     write_checkpoint(DISK, path, {TopicPartition("orders", 0): 99})
     (item,) = look(partition).found
     assert (item.checkpoint, item.facts.first_dirty, item.sections.clean) == (99, 0, 0)
+
+
+def test_a_swap_of_a_live_owner_is_waited_for(
+    partition: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time of a report stands still; the time that another process takes does not."""
+    waited: list[float] = []
+    opened = state._open_to_read
+
+    def swapping(*arguments: Any) -> Any:
+        if len(waited) < 3:
+            raise LogChangedError("segments are being replaced; try again")
+        return opened(*arguments)
+
+    monkeypatch.setattr(state, "_open_to_read", swapping)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    for clock in (SystemClock(), StoppedClock(NOW_MS)):
+        waited.clear()
+        report = status([str(partition)], lambda _topic: resolve({}), DISK, clock)
+        assert report.is_ok
+        assert len(waited) == 3
+        assert min(waited) > 0

@@ -16,7 +16,10 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TABLES = {
     "clean_bench.py": ["Speed on two threads", "Where the time goes"],
     "spark_bench.py": ["Spark takes"],
+    "spark_skew_bench.py": ["worst: "],
+    "spark_scale_bench.py": ["Spark, 2 executors", "times the log"],
     "spark_read_bench.py": ["The log takes", "view=latest is"],
+    "spark_write_bench.py": ["The log takes"],
     "memory_bench.py": ["Bound: memory_bytes + buffers"],
     "kernels_bench.py": ["Steps on one thread", "Codecs on one thread"],
     "recovery_bench.py": ["Opening 20 partitions", "Recovering 2 MiB"],

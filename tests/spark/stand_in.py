@@ -65,6 +65,9 @@ class StandInContext:
     def cancelJobGroup(self, group: str) -> None:  # noqa: N802
         pass
 
+    def getLocalProperty(self, key: str) -> None:  # noqa: N802
+        return None
+
     def setLocalProperty(self, *_: Any) -> None:  # noqa: N802
         pass
 
@@ -81,6 +84,9 @@ class StandInRdd:
         self._context = context
         self._compute = compute
         self._count = count
+
+    def setName(self, name: str) -> StandInRdd:  # noqa: N802
+        return self
 
     def rows(self, partition: int) -> Iterable[Any]:
         return self._context.run_task(lambda: self._compute(partition))

@@ -149,7 +149,7 @@ def test_a_watcher_that_raises_ends_the_action_and_is_heard(
     """Raised on the polling thread; Spark answers a cancelled job group with an error of its own,
     or with results, if the last task was done before it heard of it."""
     engine, context = stand_in(1, monkeypatch)
-    monkeypatch.setattr("stratalog.spark.engine._POLL_SECONDS", 0.001)
+    monkeypatch.setattr("stratalog.spark.describing._POLL_SECONDS", 0.001)
     case = random_case(0, tmp_path / "log", features_of(0))
     _, job = range_and_job(case, max_keys=None)
     assert job is not None

@@ -21,7 +21,7 @@ from stratalog.admin.directories import PartitionPlace, find_partitions
 from stratalog.admin.floors import choice_settings, log_settings
 from stratalog.admin.policies import COMPACTED_TOPICS
 from stratalog.admin.state import open_to_read
-from stratalog.base.clock import Clock, FixedClock
+from stratalog.base.clock import Clock, StoppedClock
 from stratalog.base.errors import StratalogError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.facts import Sections, facts_of, measure, sections_of
@@ -218,7 +218,7 @@ def status(
 ) -> StatusReport:
     """Look at the partitions in `targets`. `finds_expiry`: where no note says when something
     expires, batch headers are read for it. Raises `UsageError`."""
-    clock = FixedClock(clock.now_ms())
+    clock = StoppedClock(clock.now_ms())
     found = tuple(
         _item(place, settings_of(place.topic_partition.topic), filesystem, clock, finds_expiry)
         for place in find_partitions(targets, filesystem)

@@ -31,13 +31,13 @@ from stratalog.segment.names import (
 )
 
 _COPY_BYTES = 4 << 20
-_CHECKPOINTS = (
+CHECKPOINTS = (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
 )
-_IDENTITY_FILE = "meta.properties"
+IDENTITY_FILE = "meta.properties"
 _GARBAGE = (FileState.PART, FileState.TEMPORARY, FileState.DELETED)
 
 OnCopied = Callable[[int], None]
@@ -68,40 +68,52 @@ def copied_bytes(places: Sequence[PartitionPlace], filesystem: FileSystem) -> in
     return sum(
         filesystem.stat(path).size_bytes
         for place in places
-        for path in _files_of(place.path, filesystem)
+        for path in files_of(place.path, filesystem)
     )
 
 
 def copy_partitions(
-    places: Sequence[PartitionPlace], target: str, filesystem: FileSystem, on_copied: OnCopied
+    places: Sequence[PartitionPlace],
+    target: str,
+    filesystem: FileSystem,
+    on_copied: OnCopied,
+    origin: FileSystem | None = None,
 ) -> list[PartitionPlace]:
-    """Copy `places` into `target`; where they are there. Raises `StorageIOError`."""
+    """Copy `places` into `target`; where they are there. `origin`: the file system of `places`, if
+    that is another one. Raises `StorageIOError`."""
+    origin = origin or filesystem
     filesystem.make_directory(target)
     copies = [PartitionPlace(target, place.topic_partition) for place in places]
     for place, copy in zip(places, copies, strict=True):
         filesystem.make_directory(copy.path)
-        for path in _files_of(place.path, filesystem):
+        for path in files_of(place.path, origin):
             goal = os.path.join(copy.path, os.path.relpath(path, place.path))
             filesystem.make_directory(os.path.dirname(goal))
-            copy_file(path, goal, filesystem, on_copied)
+            copy_file(path, goal, filesystem, on_copied, origin)
     log_dirs = sorted({place.log_dir for place in places})
-    for name in _CHECKPOINTS:
-        _copy_checkpoint(name, log_dirs, copies, target, filesystem)
+    for name in CHECKPOINTS:
+        _copy_checkpoint(name, log_dirs, copies, target, filesystem, origin)
     shutdowns = [os.path.join(log_dir, CLEAN_SHUTDOWN_FILE) for log_dir in log_dirs]
-    if all(map(filesystem.exists, shutdowns)):
-        copy_file(shutdowns[0], os.path.join(target, CLEAN_SHUTDOWN_FILE), filesystem)
-    identity = os.path.join(log_dirs[0], _IDENTITY_FILE)
-    if len(log_dirs) == 1 and filesystem.exists(identity):
-        copy_file(identity, os.path.join(target, _IDENTITY_FILE), filesystem)
+    if all(map(origin.exists, shutdowns)):
+        goal = os.path.join(target, CLEAN_SHUTDOWN_FILE)
+        copy_file(shutdowns[0], goal, filesystem, origin=origin)
+    identity = os.path.join(log_dirs[0], IDENTITY_FILE)
+    if len(log_dirs) == 1 and origin.exists(identity):
+        copy_file(identity, os.path.join(target, IDENTITY_FILE), filesystem, origin=origin)
     return copies
 
 
 def copy_file(
-    source: str, target: str, filesystem: FileSystem, on_copied: OnCopied = lambda _: None
+    source: str,
+    target: str,
+    filesystem: FileSystem,
+    on_copied: OnCopied = lambda _: None,
+    origin: FileSystem | None = None,
 ) -> None:
-    """Copy one file with its time, to the millisecond."""
-    found = filesystem.stat(source)
-    reader = filesystem.open(source, "read")
+    """Copy one file with its time, to the millisecond; of `origin`, if that is another one."""
+    origin = origin or filesystem
+    found = origin.stat(source)
+    reader = origin.open(source, "read")
     try:
         writer = filesystem.open(target, "create")
         try:
@@ -122,7 +134,7 @@ def _copy_bytes(reader: File, writer: File, on_copied: OnCopied) -> None:
         on_copied(count)
 
 
-def _files_of(directory: str, filesystem: FileSystem) -> list[str]:
+def files_of(directory: str, filesystem: FileSystem) -> list[str]:
     """The files of a partition that mean anything, those of our own state included."""
     state = os.path.join(directory, STATE_DIRECTORY)
     names = [
@@ -130,10 +142,10 @@ def _files_of(directory: str, filesystem: FileSystem) -> list[str]:
         for name in filesystem.list_directory(directory)
         if (parsed := parse(name)) is None or parsed.state not in _GARBAGE
     ]
-    paths = [path for name in names if not os.path.isdir(path := os.path.join(directory, name))]
+    paths = [os.path.join(directory, name) for name in names]
     if filesystem.exists(state):
         paths += [os.path.join(state, name) for name in filesystem.list_directory(state)]
-    return paths
+    return [path for path in paths if not filesystem.is_directory(path)]
 
 
 def _copy_checkpoint(
@@ -142,12 +154,13 @@ def _copy_checkpoint(
     copies: Sequence[PartitionPlace],
     target: str,
     filesystem: FileSystem,
+    origin: FileSystem,
 ) -> None:
     chosen = {copy.topic_partition for copy in copies}
-    paths = [path for log_dir in log_dirs if filesystem.exists(path := os.path.join(log_dir, name))]
-    entries = [read_checkpoint(filesystem, path) for path in paths]
+    paths = [path for log_dir in log_dirs if origin.exists(path := os.path.join(log_dir, name))]
+    entries = [read_checkpoint(origin, path) for path in paths]
     if len(paths) == 1 and set(entries[0]) <= chosen:
-        copy_file(paths[0], os.path.join(target, name), filesystem)
+        copy_file(paths[0], os.path.join(target, name), filesystem, origin=origin)
     elif paths:
         kept = {key: at for found in entries for key, at in found.items() if key in chosen}
         write_checkpoint(filesystem, os.path.join(target, name), kept)

@@ -50,7 +50,7 @@ def find_partitions(targets: Iterable[str], filesystem: FileSystem) -> list[Part
     """
     found: dict[tuple[str, str], PartitionPlace] = {}
     for target in targets:
-        for place in _partitions_of(os.path.abspath(target), filesystem):
+        for place in partitions_in(os.path.abspath(target), filesystem):
             found.setdefault((os.path.realpath(place.log_dir), place.name), place)
     return [found[key] for key in sorted(found, key=lambda key: (key[0], *_order(found[key])))]
 
@@ -59,7 +59,9 @@ def _order(place: PartitionPlace) -> tuple[str, int]:
     return place.topic_partition.topic, place.topic_partition.partition
 
 
-def _partitions_of(path: str, filesystem: FileSystem) -> list[PartitionPlace]:
+def partitions_in(path: str, filesystem: FileSystem) -> list[PartitionPlace]:
+    """The partition that `path`, which is absolute, is or those that it holds. Raises `UsageError`
+    if there is none."""
     try:
         names = filesystem.list_directory(path)
     except FileNotFoundError:

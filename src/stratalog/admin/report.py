@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
+from stratalog.admin.directories import PartitionPlace
 from stratalog.clean.job import CleanedPartition, Drops
 
 
@@ -82,6 +83,27 @@ class TopKey:
 
 
 @dataclass(frozen=True, slots=True)
+class Rewritten:
+    """What was, or would be, written anew of a partition: the segments that went into new ones, and
+    those. A segment in which nothing changes stays as it is and does not count. Bytes of `.log`."""
+
+    segments_before: int = 0
+    segments_after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+    @classmethod
+    def of(cls, cleaned: CleanedPartition) -> Rewritten:
+        groups = [group for group in cleaned.groups if not group.unchanged]
+        return cls(
+            sum(len(group.sources) for group in groups),
+            len(groups),
+            sum(group.volume.bytes_before for group in groups),
+            sum(group.volume.bytes_after for group in groups),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionReport:
     """One partition. The counts are of the segments that the round took in.
 
@@ -89,7 +111,8 @@ class PartitionReport:
     would be) closed first; `map_is_full`: the round ended before `first_uncleanable`, so another
     one finds more to clean; `skipped`: why nothing was cleaned, in one sentence. `next_expiry_ms`:
     when the first tombstone or marker that stays may go (CMP-9), None for none. `segments`: those
-    that the round took in; `top_keys`: of a dry run, if they were asked for.
+    that the round took in; `top_keys`: of a dry run, if they were asked for. `error`: what went
+    wrong, where others go on nevertheless; the log is then as it was or wholly cleaned.
     """
 
     partition: str
@@ -111,9 +134,14 @@ class PartitionReport:
     next_expiry_ms: int | None = None
     segments: tuple[SegmentReport, ...] = ()
     top_keys: tuple[TopKey, ...] = ()
+    rewritten: Rewritten = Rewritten()
+    error: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         fields = asdict(self)
+        del fields["rewritten"]
+        if self.error is None:
+            del fields["error"]
         counts = fields.pop("counts")
         segments = [_flat(segment) for segment in fields.pop("segments")]
         top_keys = list(fields.pop("top_keys"))
@@ -152,6 +180,31 @@ class CompactionReport:
                 "megabytes_per_second": round(self.megabytes_per_second, 1),
             },
         }
+
+
+def failed_report(
+    place: PartitionPlace, *, skipped: str | None, error: str | None
+) -> PartitionReport:
+    """Of a partition that nobody could, or was to, look into."""
+    return PartitionReport(
+        partition=place.name,
+        directory=place.path,
+        log_start_offset=0,
+        log_end_offset=0,
+        first_dirty=0,
+        first_uncleanable=0,
+        end_offset=0,
+        dirty_ratio=0.0,
+        rolled=False,
+        map_is_full=False,
+        log_segments_before=0,
+        log_segments_after=0,
+        log_bytes_before=0,
+        log_bytes_after=0,
+        counts=Counts(),
+        skipped=skipped,
+        error=error,
+    )
 
 
 def segment_reports(cleaned: CleanedPartition) -> tuple[SegmentReport, ...]:

@@ -19,7 +19,7 @@ from stratalog.admin.directories import PartitionPlace, find_partitions
 from stratalog.admin.policies import settings_by_topic
 from stratalog.admin.state import open_to_read
 from stratalog.admin.store import open_store, problem_of
-from stratalog.base.clock import Clock, FixedClock
+from stratalog.base.clock import Clock, StoppedClock
 from stratalog.base.errors import StratalogError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.engine import OnProgress
@@ -111,7 +111,7 @@ def plan_retention(
     one partition is told with it."""
     places = find_partitions(targets, filesystem)
     settings_of = settings_by_topic(settings)
-    clock = FixedClock(clock.now_ms())
+    clock = StoppedClock(clock.now_ms())
     with locked((place.log_dir for place in places), filesystem, exclusive=False):
         found = tuple(
             _planned(place, settings_of(place.topic_partition), filesystem, clock)
@@ -156,7 +156,7 @@ def run_retention(
     """
     places = find_partitions(targets, filesystem)
     settings_of = settings_by_topic(settings)
-    clock = FixedClock(clock.now_ms())
+    clock = StoppedClock(clock.now_ms())
     log_dirs = [place.log_dir for place in places]
     with open_store(log_dirs, settings_of, filesystem, clock, on_progress) as store:
         on_opened()

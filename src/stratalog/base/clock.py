@@ -34,9 +34,23 @@ class SystemClock:
         time.sleep(duration_ms / 1000)
 
 
+@dataclass(frozen=True, slots=True)
+class StoppedClock:
+    """Always the same time, for `--now` and for what has to be of one moment; waiting for another
+    process takes as long as it takes."""
+
+    time_ms: int
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        time.sleep(duration_ms / 1000)
+
+
 @dataclass(slots=True)
 class FixedClock:
-    """A clock that stands still until it is moved: for tests, and for `--now`."""
+    """A clock that stands still until it is moved, and is moved by waiting: for tests."""
 
     time_ms: int
 

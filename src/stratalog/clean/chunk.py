@@ -15,7 +15,7 @@ Invariants
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -84,8 +84,8 @@ class Chunk:
 class ChunkReader:
     """Hands out the chunks of one log file, in file order, to any number of threads.
 
-    The file is open from the first chunk to the last. `size_bytes` bounds what is read: a file that
-    grows meanwhile is not followed. Stateful; its lock guards the place reached.
+    The file is open from the first chunk to the last. `size_bytes` is where reading ends, a batch's
+    end: a file that grows meanwhile is not followed. Stateful; its lock guards the place reached.
     """
 
     def __init__(
@@ -97,8 +97,11 @@ class ChunkReader:
         spec: CleanSpec,
         *,
         next_offset: int = MAX_OFFSET,
+        start: int = 0,
     ):
-        """`next_offset`: where the next segment begins."""
+        """`next_offset`: where the next segment begins. From `start` on, a position at which the
+        batch of `base_offset` begins; chunks are then numbered from there, in order all the same.
+        """
         self._filesystem = filesystem
         self._path = path
         self._size_bytes = size_bytes
@@ -106,8 +109,8 @@ class ChunkReader:
         self._spec = spec
         self._lock = threading.Lock()
         self._file: File | None = None
-        self._ordinal = 0
-        self._position = 0
+        self._ordinal = start  # a chunk has bytes: no number comes twice
+        self._position = start
         self._last_offset = base_offset - 1
 
     @classmethod
@@ -137,8 +140,7 @@ class ChunkReader:
             if self._position >= self._size_bytes:
                 self._close_locked()
                 return None
-            wanted = min(self._spec.chunk_bytes, self._size_bytes - self._position)
-            raw, rows, size, last_offset = self._whole_batches_locked(scratch, wanted)
+            raw, rows, size, last_offset = self._whole_batches_locked(scratch)
             chunk = Chunk(
                 self._path,
                 self._ordinal,
@@ -154,33 +156,47 @@ class ChunkReader:
             self._last_offset = last_offset
             return chunk
 
-    def _whole_batches_locked(self, scratch: Scratch, wanted: int) -> tuple[Bytes, int, int, int]:
+    def _whole_batches_locked(self, scratch: Scratch) -> tuple[Bytes, int, int, int]:
         if self._file is None:
             self._file = self._filesystem.open(self._path, "read")
         left = self._size_bytes - self._position
-        while True:
-            raw = cast("Bytes", scratch.take("raw", wanted))
-            filled = self._file.pread_into(raw[:wanted], self._position)
-            if filled < wanted:
-                raise self._damaged(f"file ends {wanted - filled} bytes early")
-            rows, size, last_offset, following = scan.whole_batches(
-                raw, filled, self._spec.max_batch_bytes
-            )
-            if rows > 0:
-                return raw, int(rows), int(size), int(last_offset)
-            if following < 0:
-                raise self._damaged(arrays.DAMAGE[arrays.BAD_LENGTH])
-            if wanted == left:
-                raise self._damaged("last batch is cut off")
-            wanted = min(left, int(following) or 2 * wanted)
+        read_into = self._file.pread_into
+        return whole_batches(read_into, self._path, self._position, left, self._spec, scratch)
 
     def _close_locked(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _damaged(self, reason: str) -> CorruptionError:
-        return CorruptionError(reason, file=self._path, position=self._position)
+
+def whole_batches(
+    read_into: Callable[[Bytes, int], int],
+    path: str,
+    position: int,
+    left: int,
+    spec: CleanSpec,
+    scratch: Scratch,
+) -> tuple[Bytes, int, int, int]:
+    """Whole batches from `position`, of the `left` bytes there: a chunk, or one that is larger.
+
+    Answers `scratch`'s buffer "raw", the count of batches, their bytes and the last one's last
+    offset. Raises `CorruptionError`.
+    """
+    wanted = min(spec.chunk_bytes, left)
+    while True:
+        raw = cast("Bytes", scratch.take("raw", wanted))
+        filled = read_into(raw[:wanted], position)
+        if filled < wanted:
+            reason = f"file ends {wanted - filled} bytes early"
+            raise CorruptionError(reason, file=path, position=position)
+        rows, size, last_offset, following = scan.whole_batches(raw, filled, spec.max_batch_bytes)
+        if rows > 0:
+            return raw, int(rows), int(size), int(last_offset)
+        if following < 0:
+            raise CorruptionError(arrays.DAMAGE[arrays.BAD_LENGTH], file=path, position=position)
+        if wanted == left:
+            raise CorruptionError("last batch is cut off", file=path, position=position)
+        wanted = min(left, int(following) or 2 * wanted)
 
 
 def scan_chunk(chunk: Chunk, spec: CleanSpec, crc_from: int, scratch: Scratch) -> Table:

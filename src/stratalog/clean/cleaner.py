@@ -245,6 +245,8 @@ class Cleaner:
             self._report(activity)
             outcome = self._clean(grabbed, activity, meter, on_progress)
             entry = entry_of(entry, outcome, self._settings)
+            if outcome.engine not in ("", "local"):
+                self._sweep(key)  # attempts elsewhere that died, or were outrun, leave files
         except BaseException as raised:  # noqa: BLE001  (I1, I2)
             error = raised
             entry = replace(entry, result="failed", cause=_cause(raised))
@@ -330,6 +332,7 @@ class Cleaner:
         return "failed"
 
     def _sweep(self, key: TopicPartition) -> None:
+        """Remove what the round has left: if it failed, or an attempt of it on Spark did."""
         try:
             sweep(self._filesystem, self._store.get(key).path)
         except (StratalogError, FileNotFoundError) as error:

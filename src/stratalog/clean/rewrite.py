@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import File, FileSystem
-from stratalog.clean.chunk import Chunk, ChunkReader, Scratch
+from stratalog.clean.chunk import Bytes, Chunk, ChunkReader, Int64s, Scratch
 from stratalog.clean.decide import DecideContext, DecidedChunk, decide_chunk
 from stratalog.clean.job import CleanedGroup, SourceSegment, Volume
 from stratalog.segment import index_builder, txn_index
 from stratalog.segment.names import FileKind, part_name
 from stratalog.segment.segment import segment_path
+from stratalog.segment.txn_index import AbortedTxn
 
 _COPY_BYTES = 1 << 20
 
@@ -43,11 +45,8 @@ class GroupRewriter:
         writes: bool,
     ):
         """`tag` and `attempt` name the `.part` files; without `writes` nothing touches the disk."""
-        self._filesystem = filesystem
         self._context = context
         self._group = tuple(group)
-        self._tag = tag
-        self._attempt = attempt
         self._writes = writes
         self._lock = threading.Condition()
         job = context.job
@@ -58,14 +57,9 @@ class GroupRewriter:
         self._next_taken = 0
         self._next_placed = 0
         self._failed = False
-        self._output: File | None = None
+        self._output = GroupOutput(filesystem, context, self._group, tag, attempt)
         self._position = 0
-        self._is_copy = len(self._group) == 1 and not self._txn_index_changes()
-        self._index = index_builder.IndexState(
-            self._group[0].base_offset, context.job.spec.index_interval_bytes
-        )
-        self._offset_entries = bytearray()
-        self._time_entries = bytearray()
+        self._is_copy = len(self._group) == 1 and not txn_index_changes(context, self._group)
         # What each source gave so far; the group's volume is their sum.
         self._volumes = [Volume(bytes_before=segment.size_bytes) for segment in self._group]
         self._next_expiry_ms: int | None = None
@@ -83,7 +77,6 @@ class GroupRewriter:
             decided = decide_chunk(chunk, self._context, self._group[source], scratch)
             position = self._place(turn, source, decided)
             if position is not None and len(decided.out) > 0:
-                assert self._output is not None
                 self._output.pwrite(decided.out, position)
         except BaseException:
             with self._lock:
@@ -114,9 +107,7 @@ class GroupRewriter:
         """Let go of the files; what was written of an unfinished group stays as a stray part."""
         for reader in self._readers:
             reader.close()
-        if self._output is not None:
-            self._output.close()
-            self._output = None
+        self._output.close()
 
     def _take(self, scratch: Scratch) -> tuple[int, int, Chunk] | None:
         """(the chunk's turn, its source's place in the group, the chunk)."""
@@ -145,83 +136,95 @@ class GroupRewriter:
                 drops=decided.drops,
                 dropped_bytes=decided.dropped_bytes,
             )
-            self._next_expiry_ms = _earlier(self._next_expiry_ms, decided.next_expiry_ms)
-            self._fold_indexes_locked(decided, position)
+            self._next_expiry_ms = earlier(self._next_expiry_ms, decided.next_expiry_ms)
+            self._output.fold(decided.written, position)
             if self._is_copy and not decided.unchanged:
                 self._is_copy = False
                 if self._writes:
-                    self._copy_source_locked(position)
-            if self._writes and not self._is_copy and self._output is None:
-                self._output = self._create_locked()
+                    # The first change of a single segment: what was passed over is needed.
+                    self._output.copy_source(0, position)
+            if self._writes and not self._is_copy:
+                self._output.create()
             self._position += len(decided.out)
             self._next_placed += 1
             self._lock.notify_all()
-            return None if self._output is None else position
-
-    def _fold_indexes_locked(self, decided: DecidedChunk, position: int) -> None:
-        positions, sizes, last_offsets, max_timestamps = decided.written.T
-        self._index, entries = index_builder.extend(
-            self._index, positions + position, sizes, last_offsets, max_timestamps
-        )
-        self._add_entries_locked(entries)
-
-    def _add_entries_locked(self, entries: index_builder.IndexEntries) -> None:
-        offset_bytes, time_bytes = entries.encode(self._group[0].base_offset)
-        self._offset_entries += offset_bytes
-        self._time_entries += time_bytes
-
-    def _copy_source_locked(self, size_bytes: int) -> None:
-        """The first change of a single segment: what was passed over so far is needed after all."""
-        self._output = self._create_locked()
-        base_offset = self._group[0].base_offset
-        path = segment_path(self._context.job.directory, base_offset, FileKind.LOG)
-        source = self._filesystem.open(path, "read")
-        try:
-            buffer = bytearray(_COPY_BYTES)
-            position = 0
-            while position < size_bytes:
-                view = memoryview(buffer)[: size_bytes - position]
-                source.pread_into(view, position)
-                self._output.pwrite(view, position)
-                position += len(view)
-        finally:
-            source.close()
-
-    def _create_locked(self) -> File:
-        return self._filesystem.open(self._part_path(FileKind.LOG), "create")
-
-    def _part_path(self, kind: FileKind) -> str:
-        base_offset = self._group[0].base_offset
-        name = part_name(base_offset, kind, self._tag, self._attempt)
-        return os.path.join(self._context.job.directory, name)
-
-    def _group_end(self) -> int:
-        return self._group[-1].next_offset
-
-    def _txn_index_changes(self) -> bool:
-        start, end = self._group[0].base_offset, self._group_end()
-        kept = self._context.markers.retained_between(start, end)
-        before = [txn for txn in self._context.job.aborted if start <= txn.last_offset < end]
-        return kept != before
+            return position if self._output.is_created else None
 
     def _finish_files(self) -> tuple[tuple[str, str], ...]:
         with self._lock:
-            if self._output is None:  # nothing stayed of a group that had no chunk at all
-                self._output = self._create_locked()
-            self._index, entries = index_builder.finish(self._index)
-            self._add_entries_locked(entries)
-        aborted = self._context.markers.retained_between(
-            self._group[0].base_offset, self._group_end()
+            return self._output.finish()
+
+
+class GroupOutput:
+    """The new segment of a group while it comes into being, as `.part` files. Stateful; the index
+    and time entries are folded in file order, bytes may be written in any."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        context: DecideContext,
+        group: Sequence[SourceSegment],
+        tag: str,
+        attempt: int,
+    ):
+        self._filesystem = filesystem
+        self._context = context
+        self._group = group
+        self._tag = tag
+        self._attempt = attempt
+        self._log: File | None = None
+        self._index = index_builder.IndexState(
+            group[0].base_offset, context.job.spec.index_interval_bytes
         )
+        self._offset_entries = bytearray()
+        self._time_entries = bytearray()
+
+    @property
+    def is_created(self) -> bool:
+        """Whether there is a log file to write to."""
+        return self._log is not None
+
+    def create(self) -> None:
+        """Make the log file, unless that was done."""
+        if self._log is None:
+            self._log = self._filesystem.open(self._path(FileKind.LOG), "create")
+
+    def pwrite(self, data: Bytes | memoryview, position: int) -> None:
+        """Write batches at `position` of the log file, which was created."""
+        assert self._log is not None
+        self._log.pwrite(data, position)
+
+    def fold(self, written: Int64s, position: int) -> None:
+        """Take the next batches into the indexes: rows as in `DecidedChunk.written`, at `position`
+        of the log file."""
+        positions, sizes, last_offsets, max_timestamps = written.T
+        self._index, entries = index_builder.extend(
+            self._index, positions + position, sizes, last_offsets, max_timestamps
+        )
+        self._add(entries)
+
+    def copy_source(self, start: int, end: int) -> None:
+        """Bytes [start, end) of a single source come to the same place of the log file."""
+        self.create()
+        path = segment_path(self._context.job.directory, self._group[0].base_offset, FileKind.LOG)
+        copy_bytes(self._filesystem, path, start, end, self.pwrite, start)
+
+    def finish(self) -> tuple[tuple[str, str], ...]:
+        """Write the indexes, fsync, set the last source's time; (kind, name) of each file."""
+        self.create()  # it is not there yet if nothing stayed of a group that had no chunk at all
+        assert self._log is not None
+        self._index, entries = index_builder.finish(self._index)
+        self._add(entries)
         contents = {
             FileKind.OFFSET_INDEX: bytes(self._offset_entries),
             FileKind.TIME_INDEX: bytes(self._time_entries),
         }
+        aborted = _retained_aborted(self._context, self._group)
         if aborted:
             contents[FileKind.TXN_INDEX] = txn_index.encode(aborted)
-        self._output.fsync()
+        self._log.fsync()
         for kind, content in contents.items():
-            file = self._filesystem.open(self._part_path(kind), "create")
+            file = self._filesystem.open(self._path(kind), "create")
             try:
                 file.pwrite(content, 0)
                 file.fsync()
@@ -229,10 +232,62 @@ class GroupRewriter:
                 file.close()
         kinds = (FileKind.LOG, *contents)
         for kind in kinds:
-            self._filesystem.set_modified(self._part_path(kind), self._group[-1].modified_ms)
-        return tuple((kind.value, os.path.basename(self._part_path(kind))) for kind in kinds)
+            self._filesystem.set_modified(self._path(kind), self._group[-1].modified_ms)
+        return tuple((kind.value, os.path.basename(self._path(kind))) for kind in kinds)
+
+    def close(self) -> None:
+        """Let go of the log file."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def _add(self, entries: index_builder.IndexEntries) -> None:
+        offset_bytes, time_bytes = entries.encode(self._group[0].base_offset)
+        self._offset_entries += offset_bytes
+        self._time_entries += time_bytes
+
+    def _path(self, kind: FileKind) -> str:
+        name = part_name(self._group[0].base_offset, kind, self._tag, self._attempt)
+        return os.path.join(self._context.job.directory, name)
 
 
-def _earlier(one: int | None, other: int | None) -> int | None:
+def txn_index_changes(context: DecideContext, group: Sequence[SourceSegment]) -> bool:
+    """Whether some of the group's aborted ranges go: its .txnindex is then to be made anew."""
+    start, end = group[0].base_offset, group[-1].next_offset
+    before = [txn for txn in context.job.aborted if start <= txn.last_offset < end]
+    return _retained_aborted(context, group) != before
+
+
+def _retained_aborted(context: DecideContext, group: Sequence[SourceSegment]) -> list[AbortedTxn]:
+    return context.markers.retained_between(group[0].base_offset, group[-1].next_offset)
+
+
+def copy_bytes(
+    filesystem: FileSystem,
+    path: str,
+    start: int,
+    end: int,
+    pwrite: Callable[[memoryview, int], None],
+    position: int,
+) -> None:
+    """Bytes [start, end) of the file at `path`, written by `pwrite` from `position` on.
+
+    Raises `CorruptionError` if the file ends before.
+    """
+    source = filesystem.open(path, "read")
+    try:
+        buffer = bytearray(_COPY_BYTES)
+        while start < end:
+            view = memoryview(buffer)[: end - start]
+            if source.pread_into(view, start) < len(view):
+                raise CorruptionError("file ends early", file=path, position=start)
+            pwrite(view, position)
+            start += len(view)
+            position += len(view)
+    finally:
+        source.close()
+
+
+def earlier(one: int | None, other: int | None) -> int | None:
     """The earlier of two times, of which None never comes."""
     return min((time_ms for time_ms in (one, other) if time_ms is not None), default=None)

@@ -221,7 +221,8 @@ def place(
 
 
 def sweep(filesystem: FileSystem, path: str) -> Sequence[str]:
-    """Remove what a round that did not come to its end has left in a partition's directory."""
+    """Remove what a round, or an attempt in it, that did not come to its end has left in a
+    partition's directory."""
     if has_intent(filesystem, path):
         return []  # opening the log finishes that swap
     states = (FileState.PART, FileState.CLEANED)

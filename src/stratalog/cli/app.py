@@ -20,6 +20,8 @@ from stratalog.cli.output import print_error, wants_json
 from stratalog.cli.records import records
 from stratalog.cli.retention import retention
 from stratalog.cli.settings import settings
+from stratalog.cli.snapshot import snapshot
+from stratalog.cli.stats import stats
 from stratalog.cli.warmup import warmup
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -36,7 +38,7 @@ def stratalog() -> None:
 
 for _command in (
     *(compact, compaction, cleaner, forget, retention, records),
-    *(log, import_, settings, warmup),
+    *(stats, log, import_, settings, snapshot, warmup),
 ):
     stratalog.add_command(_command)
 

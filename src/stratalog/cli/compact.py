@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from stratalog.cli import engines
 from stratalog.cli.options import (
-    DIRECTORY,
     JSON,
     book_of,
     clock_of,
@@ -24,6 +23,7 @@ from stratalog.cli.tables import change, counted, size, table
 
 if TYPE_CHECKING:
     from stratalog.admin.report import CompactionReport, Counts, PartitionReport
+    from stratalog.config.book import SettingsBook
 
 _REASONS = {
     "superseded": "superseded",
@@ -38,8 +38,25 @@ _SEGMENTS = 20
 """Segments that a preview's text names; its JSON has all."""
 
 
+class _Location(click.Path):
+    """A directory that is there, or a URI, of which whoever opens it says what is wrong."""
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        return value if _is_uri(value) else super().convert(value, param, ctx)
+
+
+def _is_uri(path: str) -> bool:
+    return "://" in path
+
+
 @click.command(short_help="Keep the last record of each key.")
-@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=DIRECTORY)
+@click.argument(
+    "directories",
+    metavar="DIR...",
+    nargs=-1,
+    required=True,
+    type=_Location(exists=True, file_okay=False),
+)
 @click.option("--dry-run", is_flag=True, help="Change nothing; say what would be dropped, and why.")
 @click.option("--in-place", is_flag=True, help="Replace the segments in DIR.")
 @click.option(
@@ -89,6 +106,9 @@ def compact(
 
     Every partition in DIR is taken for a compacted one, unless the settings that are given say
     otherwise: name the partitions you mean. A directory that a running broker holds is refused.
+
+    DIR may be s3://BUCKET/PATH, and so may what --out names: there, a manifest says which of the
+    generations that were written counts. Credentials are those of AWS's variables and files.
     """
     if out == "":
         raise click.UsageError("--out names no directory.")
@@ -113,6 +133,11 @@ def compact(
 
     mode = Mode.DRY_RUN if dry_run else Mode.IN_PLACE if in_place else Mode.OUT
     filesystem = LocalFileSystem()
+    if any(map(_is_uri, [*directories, out or ""])):
+        if out is None or choice.name == engines.LOCAL:
+            raise click.UsageError("Object storage is for Spark, and wants --out.")
+        _show(_compact_to(directories, out, book, choice, keep_active, now_ms), choice, output)
+        return
     with (
         ProgressBar(raises=choice.name == engines.LOCAL) as bar,
         engines.starter(choice, filesystem) as start,
@@ -133,6 +158,32 @@ def compact(
             clock_of(now_ms),
             bar,
         )
+    _show(report, choice, output)
+
+
+def _compact_to(
+    directories: tuple[str, ...],
+    out: str,
+    book: SettingsBook,
+    choice: engines.EngineChoice,
+    keep_active: bool,
+    now_ms: int | None,
+) -> CompactionReport:
+    from stratalog.pipeline.remote import compact_to
+
+    with ProgressBar(raises=False) as bar, engines.session_of(choice) as spark:
+        return compact_to(
+            spark,
+            directories,
+            out,
+            book=book,
+            keep_active=keep_active,
+            clock=clock_of(now_ms),
+            on_progress=bar,
+        )
+
+
+def _show(report: CompactionReport, choice: engines.EngineChoice, output: str) -> None:
     if output == JSON:
         print_json({"engine": choice.name, "master": choice.master, **report.as_json()})
     else:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +21,8 @@ LOCAL, SPARK = "local", "spark"
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """`name` is `local` or `spark`; `master` is Spark's, None for threads of this process."""
+    """`name` is `local` or `spark`; `master` is Spark's, None for threads of this process, or for
+    what spark-submit says."""
 
     name: str
     master: str | None
@@ -29,14 +30,15 @@ class EngineChoice:
 
     def __str__(self) -> str:
         if self.name == SPARK:
-            return f"spark ({self.master})"
+            return f"spark ({self.master or 'as submitted'})"
         return "local" if self.threads is None else f"local ({self.threads} threads)"
 
 
 def choose(engine: str | None, master: str | None, threads: int | None) -> EngineChoice:
     """The engine that was asked for, else Spark where it is installed, else threads.
 
-    Raises `click.UsageError` for options that do not go together.
+    Under spark-submit, Spark's master is that command's. Raises `click.UsageError` for options that
+    do not go together.
     """
     if engine is None:
         is_installed = find_spec("pyspark") is not None
@@ -47,6 +49,10 @@ def choose(engine: str | None, master: str | None, threads: int | None) -> Engin
         return EngineChoice(LOCAL, None, threads)
     if master is not None and threads is not None:
         raise click.UsageError("--threads goes with Spark on this machine, not with --master")
+    from stratalog.spark.session import is_submitted
+
+    if master is None and threads is None and is_submitted():
+        return EngineChoice(SPARK, None, None)
     return EngineChoice(SPARK, master or f"local[{threads or '*'}]", None)
 
 
@@ -60,26 +66,30 @@ def warm_kernels() -> bool:
 @contextmanager
 def starter(choice: EngineChoice, filesystem: FileSystem) -> Iterator[Callable[[], Engine]]:
     """What starts the engine when it is called; a Spark session that it began ends here, too."""
-    sessions = []
+    with ExitStack() as stack:
 
-    def start() -> Engine:
-        warm_kernels()
-        if choice.name == LOCAL:
-            from stratalog.clean.local_engine import LocalEngine
+        def start() -> Engine:
+            warm_kernels()
+            if choice.name == LOCAL:
+                from stratalog.clean.local_engine import LocalEngine
 
-            return LocalEngine(filesystem, threads=choice.threads)
-        from stratalog.spark.engine import SparkEngine
-        from stratalog.spark.session import is_running, spark_session
+                return LocalEngine(filesystem, threads=choice.threads)
+            from stratalog.spark.engine import SparkEngine
 
-        assert choice.master is not None
-        was_running = is_running()
-        session = spark_session(choice.master)
-        if not was_running:
-            sessions.append(session)
-        return SparkEngine(session, filesystem)
+            return SparkEngine(stack.enter_context(session_of(choice)), filesystem)
 
-    try:
         yield start
+
+
+@contextmanager
+def session_of(choice: EngineChoice) -> Iterator[Any]:
+    """The Spark session of a choice of Spark; one that was begun here ends here, too."""
+    from stratalog.spark.session import is_running, spark_session
+
+    was_running = is_running()
+    session = spark_session(choice.master)
+    try:
+        yield session
     finally:
-        for session in sessions:
+        if not was_running:
             session.stop()

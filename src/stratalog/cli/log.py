@@ -21,11 +21,11 @@ from stratalog.cli.options import (
 from stratalog.cli.output import print_json, print_json_list
 from stratalog.cli.progress import ProgressBar
 from stratalog.cli.repair import repair
-from stratalog.cli.tables import counted, facts, moment, size, table
+from stratalog.cli.stats import stats
+from stratalog.cli.tables import counted, moment, size
 
 if TYPE_CHECKING:
     from stratalog.admin.absent import PartitionSearch
-    from stratalog.admin.stats import PartitionStats
     from stratalog.admin.verifying import VerifyReport
 
 PROBLEMS_FOUND = 1
@@ -80,101 +80,6 @@ def _value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value, value))}]"
     return "-" if value is None else str(value)
-
-
-@log.command(short_help="Count what logs hold.")
-@click.argument("directories", metavar="DIR...", nargs=-1, required=True, type=DIRECTORY)
-@config_option
-@now_option
-@format_option
-def stats(
-    directories: tuple[str, ...], config: tuple[str, ...], now_ms: int | None, output: str
-) -> None:
-    """Count what logs hold: records, keys, tombstones, codecs, transactions, times."""
-    settings = settings_of(config)
-
-    from stratalog.admin.directories import find_partitions
-    from stratalog.admin.stats import partition_stats
-    from stratalog.base.filesystem import LocalFileSystem
-
-    filesystem = LocalFileSystem()
-    places = find_partitions(directories, filesystem)
-    warm_kernels()
-    with ProgressBar() as bar:
-        found = [
-            partition_stats(place, settings, filesystem, clock_of(now_ms), bar) for place in places
-        ]
-    if output == JSON:
-        print_json({"partitions": [item.as_json() for item in found]})
-    elif len(found) == 1:
-        click.echo(_details(found[0]))
-    else:
-        click.echo(_overview(found))
-
-
-def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:.1%}"
-
-
-def _count(number: int | None) -> str:
-    return "too many to tell" if number is None else f"{number:,}"
-
-
-def _details(found: PartitionStats) -> str:
-    codecs = ", ".join(f"{name} {count:,}" for name, count in found.codecs.items())
-    checkpoint = found.cleaner_checkpoint
-    pairs = [
-        ("partition", found.partition),
-        ("directory", found.directory),
-        ("segments", f"{found.segments:,}"),
-        ("log", size(found.log_bytes)),
-        ("indexes", size(found.index_bytes)),
-        ("offsets", f"{found.log_start_offset} to {found.log_end_offset}"),
-        ("last stable offset", str(found.last_stable_offset)),
-        ("cleaned up to", "never" if checkpoint is None else str(checkpoint)),
-        ("batches", f"{found.batches:,} ({codecs or 'none'})"),
-        ("records", f"{found.records:,}"),
-        ("keys", _count(found.keys)),
-        ("live", _percent(found.live_ratio)),
-        ("tombstones", f"{found.tombstones:,}"),
-        ("without a key", f"{found.keyless:,}"),
-        ("key and value bytes", f"{size(found.key_bytes)}, {size(found.value_bytes)}"),
-        ("oldest record", moment(found.oldest_timestamp)),
-        ("newest record", moment(found.newest_timestamp)),
-        ("transactions", f"{found.commits:,} committed, {found.aborts:,} aborted"),
-        ("aborted records", f"{found.aborted_records:,}"),
-        ("open transactions", "yes" if found.open_transactions else "no"),
-    ]
-    return facts(pairs)
-
-
-def _overview(found: list[PartitionStats]) -> str:
-    heads = [
-        "partition",
-        "segments",
-        "size",
-        "records",
-        "keys",
-        "live",
-        "tombstones",
-        "no key",
-        "newest record",
-    ]
-    rows = [
-        [
-            item.partition,
-            f"{item.segments:,}",
-            size(item.log_bytes),
-            f"{item.records:,}",
-            _count(item.keys),
-            _percent(item.live_ratio),
-            f"{item.tombstones:,}",
-            f"{item.keyless:,}",
-            moment(item.newest_timestamp),
-        ]
-        for item in found
-    ]
-    return table(heads, rows)
 
 
 @log.command(short_help="Check every byte; compare two directories.")
@@ -311,3 +216,4 @@ def _verdict(report: VerifyReport) -> str:
 
 
 log.add_command(repair)
+log.add_command(stats)  # the same as `stratalog stats`

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from stratalog.base.clock import Clock, FixedClock, SystemClock
+from stratalog.base.clock import Clock, StoppedClock, SystemClock
 from stratalog.base.errors import UsageError
 from stratalog.base.limits import LATEST_MS
 from stratalog.cli.output import print_note
@@ -134,4 +134,4 @@ def _blamed(option: str, path: str = "") -> Iterator[None]:
 
 def clock_of(now_ms: int | None) -> Clock:
     """The machine's clock, or one that stands still."""
-    return SystemClock() if now_ms is None else FixedClock(now_ms)
+    return SystemClock() if now_ms is None else StoppedClock(now_ms)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from stratalog.base.errors import UsageError
 from stratalog.clean.job import Order
+from stratalog.pipeline.object_store import FROM_ENVIRONMENT, ObjectStore, object_path
 from stratalog.pipeline.schema import (
     HEADERS_COLUMN,
     METADATA_COLUMNS,
@@ -35,8 +36,15 @@ OPTIONS = (
     *("maxRecordsPerPartition", "includeHeaders", "includeMetadata", "includeControl"),
     *("view", "isolation", "columns", "tombstones", "maxPartitionBytes", "dedupeBufferBytes"),
     *("compaction.strategy", "compaction.strategy.header"),
+    *("s3.endpoint", "s3.region", "s3.access-key-id", "s3.secret-access-key"),
+    *("s3.session-token", "s3.anonymous"),
 )
 """Every option of the batch source, as people write it."""
+STREAM_ONLY = (
+    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    "flushBeforeRead",
+)
+"""What only a stream takes (`stream_options`). A batch ignores it, as Spark's Kafka source does."""
 
 DEFAULT_PARTITION_BYTES = 128 << 20
 """What a task reads at most, about, as Spark has it for files. A task of a Python source takes a
@@ -113,12 +121,17 @@ class SourceOptions:
     dedupe_bytes: int
     order: Order
     version_header: str
+    store: ObjectStore = FROM_ENVIRONMENT
 
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:
     """The options of a batch read. Raises `UsageError`."""
-    options = _Options(given)
-    options.refuse_unknown()
+    options = GivenOptions(given)
+    return source_options(options, _starting(options), _ending(options))
+
+
+def source_options(options: GivenOptions, starting: Bound, ending: Bound) -> SourceOptions:
+    """What batches and streams have in common, with their bounds. Raises `UsageError`."""
     view = options.one_of("view", View, View.RAW)
     is_latest = view is View.LATEST
     is_committed = _isolation(options, is_latest)
@@ -135,8 +148,8 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
     return SourceOptions(
         paths=_paths(options),
         choice=_choice(options),
-        starting=_starting(options),
-        ending=_ending(options),
+        starting=starting,
+        ending=ending,
         latest_if_no_time=options.word(
             "startingOffsetsByTimestampStrategy", ("error", "latest"), "error"
         )
@@ -153,17 +166,32 @@ def read_options(given: Mapping[str, str]) -> SourceOptions:
         dedupe_bytes=options.positive("dedupeBufferBytes") or DEFAULT_DEDUPE_BYTES,
         order=order,
         version_header=version_header,
+        store=_store(options),
     )
 
 
-class _Options:
+def _store(options: GivenOptions) -> ObjectStore:
+    """Where objects are, by the names that Iceberg has for it."""
+    return ObjectStore(
+        endpoint=options.text("s3.endpoint"),
+        region=options.text("s3.region"),
+        access_key_id=options.text("s3.access-key-id"),
+        secret_access_key=options.text("s3.secret-access-key"),
+        session_token=options.text("s3.session-token"),
+        is_anonymous=options.flag("s3.anonymous", False),
+    )
+
+
+class GivenOptions:
     """Typed access to the text that Spark gives; errors name the option as people write it."""
 
     def __init__(self, given: Mapping[str, str]):
+        """Raises `UsageError` for an option that there is not."""
         self._given = {name.lower(): value for name, value in given.items()}
+        self._refuse_unknown()
 
-    def refuse_unknown(self) -> None:
-        known = {name.lower(): name for name in OPTIONS}
+    def _refuse_unknown(self) -> None:
+        known = {name.lower(): name for name in (*OPTIONS, *STREAM_ONLY)}
         for name in sorted(self._given):
             if name in known or name.startswith("kafka."):
                 continue
@@ -220,7 +248,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _paths(options: _Options) -> tuple[str, ...]:
+def _paths(options: GivenOptions) -> tuple[str, ...]:
     path = options.text("path")
     several = options.json("paths") if options.text("paths") is not None else []
     if not isinstance(several, list) or not all(isinstance(item, str) for item in several):
@@ -236,11 +264,11 @@ def _local(path: str) -> str:
     if scheme is None:
         return path
     if scheme[1].lower() != "file":
-        raise UsageError(f"{path}: no log can be read from {scheme[1]}: give a directory")
+        return object_path(path)
     return re.sub(r"^file:(//)?", "", path, flags=re.IGNORECASE)
 
 
-def _choice(options: _Options) -> Choice:
+def _choice(options: GivenOptions) -> Choice:
     names = ("subscribe", "subscribePattern", "assign")
     given = [name for name in names if options.text(name) is not None]
     if len(given) > 1:
@@ -277,15 +305,15 @@ def _is_partition(number: Any) -> bool:
     return type(number) is int and 0 <= number <= MAX_PARTITION
 
 
-def _starting(options: _Options) -> Bound:
-    bound = _bound(options, "starting")
+def _starting(options: GivenOptions) -> Bound:
+    bound = bound_of(options, "starting")
     if bound.kind is BoundKind.LATEST or _LATEST in _offsets(bound):
         raise UsageError("startingOffsets: a batch read cannot begin at latest (-1)")
     return bound
 
 
-def _ending(options: _Options) -> Bound:
-    bound = _bound(options, "ending")
+def _ending(options: GivenOptions) -> Bound:
+    bound = bound_of(options, "ending")
     if bound.kind is BoundKind.EARLIEST or _EARLIEST in _offsets(bound):
         raise UsageError("endingOffsets: a batch read cannot end at earliest (-2)")
     return bound
@@ -295,8 +323,11 @@ def _offsets(bound: Bound) -> list[int]:
     return list(bound.values.values()) if bound.kind is BoundKind.OFFSETS else []
 
 
-def _bound(options: _Options, which: str) -> Bound:
-    """The three ways to give a bound, the first of which wins, as in Spark's Kafka source."""
+def bound_of(options: GivenOptions, which: str, default: BoundKind | None = None) -> Bound:
+    """The three ways to give a bound, the first of which wins, as in Spark's Kafka source.
+
+    Without any it is `default`, else that of a batch. Raises `UsageError`.
+    """
     timestamp = options.integer(f"{which}Timestamp")
     if timestamp is not None:
         if timestamp < 0:
@@ -306,14 +337,15 @@ def _bound(options: _Options, which: str) -> Bound:
     if options.text(name) is not None:
         return Bound(name, BoundKind.TIMESTAMPS, _by_partition(options, name, 0))
     name = f"{which}Offsets"
-    default = BoundKind.EARLIEST if which == "starting" else BoundKind.LATEST
+    if default is None:
+        default = BoundKind.EARLIEST if which == "starting" else BoundKind.LATEST
     word = (options.text(name) or default.value).strip().lower()
     if word in (BoundKind.EARLIEST.value, BoundKind.LATEST.value):
         return Bound(name, BoundKind(word))
     return Bound(name, BoundKind.OFFSETS, _by_partition(options, name, _EARLIEST))
 
 
-def _by_partition(options: _Options, name: str, least: int) -> dict[TopicPartition, int]:
+def _by_partition(options: GivenOptions, name: str, least: int) -> dict[TopicPartition, int]:
     """JSON like {"topic":{"0":23,"1":-1}}."""
     content = options.json(name)
     example = f'{name} must look like {{"topic":{{"0":23,"1":45}}}}'
@@ -333,7 +365,7 @@ def _by_partition(options: _Options, name: str, least: int) -> dict[TopicPartiti
     return found
 
 
-def _columns(options: _Options) -> tuple[str, ...]:
+def _columns(options: GivenOptions) -> tuple[str, ...]:
     headers = options.flag("includeHeaders", False)
     metadata = options.flag("includeMetadata", False)
     text = options.text("columns")
@@ -351,7 +383,7 @@ def _columns(options: _Options) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _isolation(options: _Options, is_latest: bool) -> bool:
+def _isolation(options: GivenOptions, is_latest: bool) -> bool:
     """Whether only committed data is read; what cleaning preserves is the state of that."""
     words = ("read_uncommitted", "read_committed")
     if is_latest:

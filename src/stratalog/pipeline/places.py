@@ -1,8 +1,9 @@
-"""Partitions on disk as the source sees them: found by name, opened to read, at one moment.
+"""Partitions as the source sees them: found by name, opened to read, at one moment.
 
-A log may belong to a live process that appends to it, cleans it and deletes from it. It is opened
-read only, which changes no file; while its owner replaces segments that may fail, and is tried
-again for a while.
+They lie on this machine's disks or in an object store, by how their path begins. Where a manifest
+says which generation counts, that one is taken. A log on a disk may belong to a live process that
+appends to it, cleans it and deletes from it. It is opened read only, which changes no file; while
+its owner replaces segments that may fail, and is tried again for a while.
 """
 
 from __future__ import annotations
@@ -12,27 +13,21 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from stratalog.admin.directories import PartitionPlace, partitions_in
 from stratalog.base.clock import Clock, SystemClock
-from stratalog.base.errors import CorruptionError, LogChangedError, StorageIOError, UsageError
-from stratalog.base.filesystem import LocalFileSystem
+from stratalog.base.errors import CorruptionError, LogChangedError, UsageError
+from stratalog.base.filesystem import FileSystem
 from stratalog.base.limits import MAX_BATCH_BYTES
 from stratalog.log.checkpoint import read_checkpoint
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
 from stratalog.log.view import LogView
+from stratalog.pipeline.object_store import FROM_ENVIRONMENT, SCHEME, ObjectStore, filesystem_of
 from stratalog.pipeline.options import Choice
+from stratalog.pipeline.remote_manifest import current_root
 from stratalog.record import layout
-from stratalog.segment.names import (
-    LOG_START_OFFSET_CHECKPOINT,
-    FileKind,
-    FileState,
-    TopicPartition,
-    parse,
-    parse_partition_directory,
-)
+from stratalog.segment.names import LOG_START_OFFSET_CHECKPOINT, TopicPartition
 from stratalog.segment.segment import Segment
-
-METADATA_TOPIC = "__cluster_metadata"
 
 _ATTEMPTS = 20
 _WAIT_MS = 50
@@ -40,35 +35,47 @@ _WAIT_MS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A partition, and the log directory that it lies in."""
+class Place(PartitionPlace):
+    """A partition, and the store that its path belongs to if that is no local one."""
 
-    log_dir: str
-    topic_partition: TopicPartition
+    store: ObjectStore = FROM_ENVIRONMENT
 
-    @property
-    def directory(self) -> str:
-        return os.path.join(self.log_dir, str(self.topic_partition))
+    def filesystem(self) -> FileSystem:
+        """What reads it; of an object store as it is now."""
+        return filesystem_of(self.log_dir, self.store)
 
 
-def find_places(paths: Iterable[str], choice: Choice) -> list[Place]:
+def find_places(
+    paths: Iterable[str], choice: Choice, store: ObjectStore = FROM_ENVIRONMENT
+) -> list[Place]:
     """The chosen partitions in directories that are partitions or hold them, by topic and number.
 
-    Raises `UsageError`: no such directory, no partition there, none that was chosen, one partition
-    in two directories, or an assigned one that is missing.
+    Paths of `s3://` are `store`'s. Raises `UsageError`: no such directory, no partition there, none
+    that was chosen, one partition in two directories, or an assigned one that is missing;
+    `CorruptionError` for a manifest.
     """
-    filesystem = LocalFileSystem()
     found: dict[TopicPartition, Place] = {}
     for path in paths:
-        for place in _places_in(os.path.abspath(path), filesystem):
+        for place in _places_in(path, store):
             other = found.setdefault(place.topic_partition, place)
-            if os.path.realpath(other.directory) != os.path.realpath(place.directory):
-                raise UsageError(f"{place.directory}: a copy is read from {other.log_dir} already")
+            if _real_path(other.path) != _real_path(place.path):
+                raise UsageError(f"{place.path}: a copy is read from {other.log_dir} already")
     _check_choice(choice, found)
     chosen = [found[key] for key in sorted(found) if choice.takes(key)]
     if not chosen:
         raise UsageError(f"no partition was chosen; there are {_some(found)}")
     return chosen
+
+
+def _places_in(path: str, store: ObjectStore) -> list[Place]:
+    path = path if path.startswith(SCHEME) else os.path.abspath(path)
+    filesystem = filesystem_of(path, store)
+    found = partitions_in(current_root(filesystem, path), filesystem)
+    return [Place(place.log_dir, place.topic_partition, store) for place in found]
+
+
+def _real_path(path: str) -> str:
+    return path if path.startswith(SCHEME) else os.path.realpath(path)
 
 
 def _check_choice(choice: Choice, found: Iterable[TopicPartition]) -> None:
@@ -88,50 +95,6 @@ def _check_choice(choice: Choice, found: Iterable[TopicPartition]) -> None:
 def _some(partitions: Iterable[TopicPartition]) -> str:
     names = [str(key) for key in sorted(partitions)]
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _places_in(path: str, filesystem: LocalFileSystem) -> list[Place]:
-    try:
-        names = filesystem.list_directory(path)
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such directory") from None
-    except StorageIOError as error:
-        raise UsageError(str(error)) from error
-    parent, name = os.path.split(path)
-    if _has_segments(names):
-        topic_partition = parse_partition_directory(name)
-        if topic_partition is None or topic_partition.topic == METADATA_TOPIC:
-            raise UsageError(f"{path}: holds segments, but is no topic's <topic>-<partition>")
-        return [Place(parent, topic_partition)]
-    found = [
-        Place(path, topic_partition)
-        for child in names
-        if (topic_partition := parse_partition_directory(child)) is not None
-        and topic_partition.topic != METADATA_TOPIC
-        and _has_segments(_names_in(os.path.join(path, child), filesystem))
-    ]
-    if not found:
-        raise UsageError(
-            f"{path}: no partition here (a directory <topic>-<partition> with .log files)"
-        )
-    return found
-
-
-def _names_in(path: str, filesystem: LocalFileSystem) -> list[str]:
-    try:
-        return filesystem.list_directory(path)
-    except (FileNotFoundError, StorageIOError):
-        return []  # a file of that name, or gone meanwhile
-
-
-def _has_segments(names: Iterable[str]) -> bool:
-    """Whether there is a segment among the files, of whatever state: a swap may be half done."""
-    return any(
-        (parsed := parse(name)) is not None
-        and parsed.kind is FileKind.LOG
-        and parsed.state in (FileState.FINAL, FileState.SWAP, FileState.CLEANED)
-        for name in names
-    )
 
 
 @contextmanager
@@ -174,10 +137,10 @@ def _opened(place: Place, pardons_damage: bool) -> PartitionLog:
 
 
 def _open(place: Place, clock: Clock) -> PartitionLog:
-    filesystem = LocalFileSystem()
+    filesystem = place.filesystem()
     starts = os.path.join(place.log_dir, LOG_START_OFFSET_CHECKPOINT)
     return PartitionLog.open(
-        place.directory,
+        place.path,
         LogSettings(),
         filesystem,
         clock,

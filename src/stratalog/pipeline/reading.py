@@ -22,14 +22,21 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import cast
 
 import numpy as np
 import pyarrow as pa
 
 from stratalog.base.errors import CorruptionError, OffsetOutOfRangeError
-from stratalog.base.filesystem import LocalFileSystem
-from stratalog.clean.chunk import Bytes, Chunk, Int64s, Scratch, Table, pieces, scan_chunk
+from stratalog.base.filesystem import FileSystem
+from stratalog.clean.chunk import (
+    Chunk,
+    Int64s,
+    Scratch,
+    Table,
+    pieces,
+    scan_chunk,
+    whole_batches,
+)
 from stratalog.clean.index import legacy_batch
 from stratalog.clean.job import CleanSpec
 from stratalog.clean.settle import aborted_columns
@@ -40,7 +47,7 @@ from stratalog.pipeline.batches import (
     legacy_record_batch,
     record_batches,
 )
-from stratalog.pipeline.places import opened_view
+from stratalog.pipeline.places import Place, opened_view
 from stratalog.pipeline.planning import Piece, pieces_of
 from stratalog.record import layout
 from stratalog.record.kernel import arrays, scan
@@ -84,41 +91,29 @@ class PieceReader:
         left = self._piece.end_position - self.position
         if left <= 0:
             return None
-        wanted = min(SPEC.chunk_bytes, left)
-        while True:
-            raw = cast("Bytes", scratch.take("raw", wanted))
-            filled = self._segment.log.read_into(raw[:wanted], self.position)
-            if filled < wanted:
-                raise self._damaged(f"file ends {wanted - filled} bytes early")
-            rows, size, last_offset, following = scan.whole_batches(
-                raw, filled, SPEC.max_batch_bytes
-            )
-            if rows > 0:
-                break
-            if following < 0:
-                raise self._damaged(arrays.DAMAGE[arrays.BAD_LENGTH])
-            if wanted == left:
-                raise self._damaged("last batch is cut off")
-            wanted = min(left, int(following) or 2 * wanted)
+        log = self._segment.log
+        raw, rows, size, last_offset = whole_batches(
+            log.read_into, log.path, self.position, left, SPEC, scratch
+        )
         if self._guard is not None:
             try:
-                self._guard.check_data(self.position, raw[: int(size)])
+                self._guard.check_data(self.position, raw[:size])
             except CorruptionError:
                 self._is_guard_wrong = True
                 raise
         chunk = Chunk(
-            self._segment.log.path,
+            log.path,
             self._ordinal,
             self.position,
-            int(size),
-            int(rows),
+            size,
+            rows,
             self._previous,
             raw,
             self._piece.next_base,
         )
         self._ordinal += 1
-        self.position += int(size)
-        self._previous = int(last_offset)
+        self.position += size
+        self._previous = last_offset
         return chunk
 
     def skip_damage(self, error: CorruptionError, chunk: Chunk | None) -> bool:
@@ -141,29 +136,31 @@ class PieceReader:
             self._previous = chunk.previous_last_offset
         return True
 
-    def _damaged(self, reason: str) -> CorruptionError:
-        return CorruptionError(reason, file=self._segment.log.path, position=self.position)
-
 
 def read_pieces(
     task: Iterable[Piece], schema: pa.Schema, rules: ReadRules, scratch: Scratch
 ) -> Iterator[pa.RecordBatch]:
     """The records of a task's pieces. Raises `CorruptionError`, `OffsetOutOfRangeError` (data that
     was lost since the task was planned), `LogChangedError`, `StorageIOError`."""
+    filesystems: dict[Place, FileSystem] = {}
     for piece in task:
-        segment = open_planned(piece)
+        if piece.place not in filesystems:
+            filesystems = {piece.place: piece.place.filesystem()}
+        segment = open_planned(piece, filesystems[piece.place])
         if segment is not None:
             yield from _read_piece(segment, piece, schema, rules, scratch)
         else:
             yield from _read_anew(piece, schema, rules, scratch)
 
 
-def open_planned(piece: Piece) -> Segment | None:
-    """The segment that a piece was made for; None if it is gone or another one by now."""
+def open_planned(piece: Piece, filesystem: FileSystem | None = None) -> Segment | None:
+    """The segment that a piece was made for; None if it is gone or another one by now.
+
+    `filesystem` is that of its place, if whoever asks has it already.
+    """
+    filesystem = filesystem or piece.place.filesystem()
     try:
-        segment = open_segment(
-            LocalFileSystem(), piece.place.directory, piece.base_offset, aborted=()
-        )
+        segment = open_segment(filesystem, piece.place.path, piece.base_offset, aborted=())
     except FileNotFoundError:
         return None
     return segment if segment.log.file_id() == piece.file_id else None

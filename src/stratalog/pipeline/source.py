@@ -21,12 +21,22 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 
+from stratalog.base.errors import UsageError
 from stratalog.pipeline import filters
 from stratalog.pipeline.filters import push
-from stratalog.pipeline.options import SourceOptions, View, read_options
+from stratalog.pipeline.options import STREAM_ONLY, SourceOptions, View, read_options
 from stratalog.pipeline.schema import check_schema, schema_of
+from stratalog.pipeline.stream_options import is_for_stream, read_stream_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,14 +53,49 @@ class StratalogDataSource(DataSource):
         return "stratalog"
 
     def schema(self) -> StructType:
-        """The columns that the options ask for. Raises `UsageError`."""
-        return schema_of(read_options(self.options).columns)
+        """The columns that the options ask for, of a batch or a stream. Raises `UsageError`."""
+        try:
+            columns = read_options(self.options).columns
+        except UsageError as refusal:
+            # Nobody says yet which of them it will be.
+            try:
+                columns = read_stream_options(self.options).source.columns
+            except UsageError as other:
+                raise (other if is_for_stream(self.options) else refusal) from None
+        return schema_of(columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A reader of `schema`, ours or a user's choice of our columns. Raises `UsageError`."""
         check_schema(schema)
         kind = FilteringReader if filters.is_asked() else StratalogReader
+        if is_for_stream(self.options):
+            _LOGGER.warning("ignored, as this is no stream: %s", ", ".join(STREAM_ONLY))
         return kind(read_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        """A stream of `schema`, ours or a user's choice of our columns."""
+        from stratalog.pipeline.stream import RefusingStreamReader, StratalogStreamReader
+
+        try:
+            check_schema(schema)
+            return StratalogStreamReader(read_stream_options(self.options), schema)
+        except UsageError as refusal:
+            # Raised here, it would be shown below an error of PySpark's own.
+            return RefusingStreamReader(refusal)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write of rows of `schema`; the sink reads its options. Raises `UsageError`."""
+        from stratalog.pipeline import sink
+
+        return sink.batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(  # noqa: N802  Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """A streaming write of rows of `schema`. Raises `UsageError`."""
+        from stratalog.pipeline import sink
+
+        return sink.stream_writer(self.options, schema, overwrite)
 
 
 class StratalogReader(DataSourceReader):
@@ -66,7 +111,7 @@ class StratalogReader(DataSourceReader):
         from stratalog.pipeline import places, planning
 
         options = self._options
-        found = places.find_places(options.paths, options.choice)
+        found = places.find_places(options.paths, options.choice, options.store)
         planning.check_bounds(options, found)
         pushed = self._pushed
         found = [place for place in found if pushed.takes(place.topic_partition)]
@@ -97,37 +142,7 @@ class StratalogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The record batches of one task. Raises `CorruptionError`, `OffsetOutOfRangeError`."""
-        from stratalog.pipeline.planning import SourceTask
-
-        # Spark asks for one partition more than none.
-        return self._batches(partition) if isinstance(partition, SourceTask) else iter(())
-
-    def _batches(self, task: Any) -> Iterator[pa.RecordBatch]:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        from stratalog.clean.chunk import Scratch
-        from stratalog.pipeline.batches import joined
-        from stratalog.pipeline.latest import LatestRules, read_latest
-        from stratalog.pipeline.reading import ReadRules, read_pieces
-        from stratalog.record.kernel.warmup import ensure_warm
-
-        ensure_warm(_LOGGER.info)
-        options, scratch = self._options, Scratch()
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        rules = ReadRules(
-            options.fail_on_data_loss,
-            options.is_committed,
-            options.includes_control,
-            options.keeps_tombstones,
-        )
-        latest = LatestRules(options.order, options.version_header, options.dedupe_bytes)
-
-        def batches() -> Iterator[pa.RecordBatch]:
-            yield from read_pieces(task.pieces, schema, rules, scratch)
-            for part in task.latest:
-                yield from read_latest(part, schema, rules, latest, scratch)
-
-        return joined(batches())
+        return read_task(partition, self._options, self._schema)
 
 
 class FilteringReader(StratalogReader):
@@ -137,3 +152,44 @@ class FilteringReader(StratalogReader):
         """Take filters over; what is returned is left to Spark."""
         self._pushed, rest = push(filters, by_offset=self._options.view is View.RAW)
         return rest
+
+
+def read_task(
+    partition: InputPartition, options: SourceOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
+    """What a worker does: the record batches of one task, of a batch or of a stream.
+
+    Raises `CorruptionError`, `OffsetOutOfRangeError`.
+    """
+    from stratalog.pipeline.planning import SourceTask
+
+    # Spark asks for one partition more than none.
+    return _batches(partition, options, schema) if isinstance(partition, SourceTask) else iter(())
+
+
+def _batches(task: Any, options: SourceOptions, schema: StructType) -> Iterator[pa.RecordBatch]:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from stratalog.clean.chunk import Scratch
+    from stratalog.pipeline.batches import joined
+    from stratalog.pipeline.latest import LatestRules, read_latest
+    from stratalog.pipeline.reading import ReadRules, read_pieces
+    from stratalog.record.kernel.warmup import ensure_warm
+
+    ensure_warm(_LOGGER.info)
+    scratch = Scratch()
+    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    rules = ReadRules(
+        options.fail_on_data_loss,
+        options.is_committed,
+        options.includes_control,
+        options.keeps_tombstones,
+    )
+    latest = LatestRules(options.order, options.version_header, options.dedupe_bytes)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from read_pieces(task.pieces, arrow_schema, rules, scratch)
+        for part in task.latest:
+            yield from read_latest(part, arrow_schema, rules, latest, scratch)
+
+    return joined(batches())

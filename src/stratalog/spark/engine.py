@@ -1,7 +1,12 @@
 """The engine on Spark: the same steps as the local engine, as one job with two shuffles.
 
-    index tasks ──shuffle by hash bucket──► merge ──shuffle by group──► rewrite tasks ──► driver
+    index tasks ──shuffle by hash bucket──► merge ──shuffle by task──► rewrite tasks ──► driver
         └────reports (one bucket of their own)────► driver: settle
+
+A segment that is much larger than a task's fair share is cut where its index says that a batch
+begins, and a group that is, is rewritten by several tasks, whose results a task more puts together
+(`cutting`, `joining`). An index may be wrong: damage that is found with cuts is looked for again
+without.
 
 Many partitions go through one job (SPK-1). The first shuffle is computed once: the reports are read
 from its last partition, then settled here, and the second action goes on from the same shuffle
@@ -22,62 +27,71 @@ Invariants
 
 from __future__ import annotations
 
-import heapq
+import os
 import secrets
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem, LocalFileSystem
 from stratalog.clean.chunk import Scratch
 from stratalog.clean.engine import OnProgress, Progress
-from stratalog.clean.group import group_segments
-from stratalog.clean.index import ChunkReport
 from stratalog.clean.job import CleanedGroup, CleanedPartition, CleaningJob
 from stratalog.clean.round_end import find_round_end, key_limit
-from stratalog.clean.settle import SettledMarkers, settle
 from stratalog.segment.names import MAX_OFFSET
-from stratalog.spark import tasks
+from stratalog.spark import cutting, planning, tasks
+from stratalog.spark.cutting import Piece
+from stratalog.spark.describing import description, watched
+from stratalog.spark.failures import one_line_failures
 from stratalog.spark.tasks import Block, IndexTask, RewriteTask, SegmentReport
 
 if TYPE_CHECKING:
     from pyspark import RDD, Broadcast
     from pyspark.sql import SparkSession
 
-_RUN_BYTES = 2 << 30
-"""Most bytes of segments a task indexes: the more, the fewer keys are sent twice."""
-
 _BUCKET_BYTES = 256 << 20
 """Bytes of log whose keys one bucket holds: at 100-byte records about 64 MB of map."""
 
-_PIECE_BYTES = 1 << 20
-"""What a segment or group costs besides its bytes, in bytes of work."""
 
-_POLL_SECONDS = 0.2
+@dataclass(slots=True)
+class _Group:
+    """A group while it is rewritten: one of its tasks, how many live keys it holds, and what was
+    made of it: its outcome, or, of one that is cut, its stretches until they are joined."""
+
+    task: RewriteTask
+    keys: int = 0
+    made: list[Any] = field(default_factory=list)
 
 
 class SparkEngine:
     """Cleans jobs on the session's cluster. Every worker must see the jobs' directories."""
 
-    def __init__(self, spark: SparkSession, filesystem: FileSystem | None = None):
-        """`filesystem` is the driver's own, for looking up where a limited round ends."""
+    def __init__(
+        self, spark: SparkSession, filesystem: FileSystem | None = None, *, title: str = "compact"
+    ):
+        """`filesystem` is the driver's own, for looking up where a limited round ends and where a
+        segment may be cut, and for removing what was written to be joined. `title`:
+        what Spark's page calls the work."""
+        self._title = title
         self._context = spark.sparkContext
         self._filesystem = filesystem or LocalFileSystem()
 
     def clean(
         self, jobs: Sequence[CleaningJob], *, writes: bool, on_progress: OnProgress
     ) -> list[CleanedPartition]:
-        """See `Engine.clean`."""
+        """See `Engine.clean`. Raises `StorageIOError` if Spark gives up, or what its tasks did."""
         if not jobs:
             return []
-        shared = self._context.broadcast(tuple(jobs))
-        try:
-            return self._clean(list(jobs), shared, writes, on_progress)
-        finally:
-            shared.destroy()
+        with one_line_failures():
+            shared = self._context.broadcast(tuple(jobs))
+            try:
+                return self._clean(list(jobs), shared, writes, on_progress)
+            finally:
+                shared.destroy()
 
     def _clean(
         self,
@@ -88,26 +102,31 @@ class SparkEngine:
     ) -> list[CleanedPartition]:
         buckets = self._buckets(jobs)
         ends = self._round_ends(jobs, shared, buckets, on_progress)
-        index_tasks = self._index_tasks(jobs, ends) + _later_tasks(jobs)
-        blocks = self._indexed(index_tasks, shared, buckets)
-        with self._described("index", jobs, on_progress):
-            reports = self._read_reports(blocks, buckets)
-        markers, keyless = _settle_all(jobs, reports)
+        share = cutting.share_bytes(planning.total_bytes(jobs), self._context.defaultParallelism)
+        pieces = planning.cut_pieces(jobs, ends, share, self._filesystem)
+        try:
+            blocks, reports = self._index(jobs, ends, pieces, shared, buckets, share, on_progress)
+            markers, keyless = planning.settle_all(jobs, reports)
+        except CorruptionError:
+            if all(piece.is_whole for of_job in pieces for piece in of_job):
+                raise
+            # It may be the index that is damaged, of which cutting took a wrong place.
+            pieces = planning.whole_pieces(jobs, ends)
+            blocks, reports = self._index(jobs, ends, pieces, shared, buckets, share, on_progress)
+            markers, keyless = planning.settle_all(jobs, reports)
         rewrites = [
-            RewriteTask(number, tuple(group), ends[number], markers[number], keyless[number])
+            RewriteTask(number, group, stretch, ends[number], markers[number], keyless[number])
             for number, job in enumerate(jobs)
-            for group in _groups(job, ends[number])
+            for group, stretch in planning.stretches(job, ends[number], pieces[number], share)
         ]
         with self._described("rewrite", jobs, on_progress):
             results = self._rewritten(blocks, rewrites, jobs, shared, writes)
         cleaned: list[list[CleanedGroup]] = [[] for _ in jobs]
         keys = [0] * len(jobs)
-        for task, (group, live_keys, damage) in zip(rewrites, results, strict=True):
-            if damage is not None:
-                raise damage
-            assert group is not None
-            cleaned[task.job].append(group)
-            keys[task.job] += live_keys
+        for one in results:
+            [group] = one.made
+            cleaned[one.task.job].append(group)
+            keys[one.task.job] += one.keys
         return [
             CleanedPartition(job, ends[number], keys[number], tuple(cleaned[number]))
             for number, job in enumerate(jobs)
@@ -116,28 +135,29 @@ class SparkEngine:
     # ------------------------------------------------------------ the parts of the job
 
     def _buckets(self, jobs: Sequence[CleaningJob]) -> int:
-        total_bytes = sum(segment.size_bytes for job in jobs for segment in job.segments)
-        return max(self._context.defaultParallelism, -(-total_bytes // _BUCKET_BYTES))
+        return max(
+            self._context.defaultParallelism, -(-planning.total_bytes(jobs) // _BUCKET_BYTES)
+        )
 
-    def _index_tasks(self, jobs: Sequence[CleaningJob], ends: Sequence[int]) -> list[IndexTask]:
-        """Runs of segments of one job each, for a lone job about as many as there are cores."""
-        total_bytes = sum(segment.size_bytes for job in jobs for segment in job.segments)
-        run_bytes = min(_RUN_BYTES, max(1, -(-total_bytes // self._context.defaultParallelism)))
-        index_tasks: list[IndexTask] = []
-        for number, job in enumerate(jobs):
-            run: list[Any] = []
-            size_bytes = 0
-            for segment in job.segments:
-                if segment.base_offset >= ends[number]:
-                    break
-                if run and size_bytes + segment.size_bytes > run_bytes * 1.1:
-                    index_tasks.append(IndexTask(number, tuple(run), ends[number]))
-                    run, size_bytes = [], 0
-                run.append(segment)
-                size_bytes += segment.size_bytes
-            if run:
-                index_tasks.append(IndexTask(number, tuple(run), ends[number]))
-        return index_tasks
+    def _index(
+        self,
+        jobs: Sequence[CleaningJob],
+        ends: Sequence[int],
+        pieces: Sequence[Sequence[Piece]],
+        shared: Broadcast[tuple[CleaningJob, ...]],
+        buckets: int,
+        share: int,
+        on_progress: OnProgress,
+    ) -> tuple[RDD[Any], list[SegmentReport]]:
+        """The first shuffle, and its reports."""
+        index_tasks = [
+            IndexTask(number, run, ends[number])
+            for number, of_job in enumerate(pieces)
+            for run in cutting.runs(of_job, share)
+        ]
+        blocks = self._indexed(index_tasks + planning.later_tasks(jobs), shared, buckets)
+        with self._described("index", jobs, on_progress):
+            return blocks, self._read_reports(blocks, buckets)
 
     def _indexed(
         self,
@@ -151,23 +171,16 @@ class SparkEngine:
             for task in (task for tasks_of_bin in bins for task in tasks_of_bin):
                 yield from tasks.index_task(task, shared.value[task.job], buckets)
 
-        sizes = [sum(s.size_bytes for s in task.segments) for task in index_tasks]
+        sizes = [sum(piece.size_bytes for piece in task.pieces) for task in index_tasks]
         bins = [[index_tasks[n] for n in chosen] for chosen in self._bins(sizes)]
         rows = self._context.parallelize(bins, len(bins))
-        return rows.mapPartitions(run).partitionBy(buckets + 1, _same)
+        blocks = rows.setName("runs of segments").mapPartitions(run).partitionBy(buckets + 1, _same)
+        return blocks.setName("keys by hash bucket")
 
     def _bins(self, sizes: Sequence[int]) -> list[list[int]]:
-        """Numbers of pieces of work, put together so that small ones share a Spark task."""
-        total_bytes = sum(sizes)
-        wanted = max(4 * self._context.defaultParallelism, total_bytes // _BUCKET_BYTES)
-        bins: list[list[int]] = [[] for _ in range(max(1, min(len(sizes), wanted)))]
-        # Biggest first, each to the emptiest bin; a piece costs something even if it is empty.
-        heap = [(0, number) for number in range(len(bins))]
-        for number in sorted(range(len(sizes)), key=lambda n: (-sizes[n], n)):
-            filled, chosen = heapq.heappop(heap)
-            bins[chosen].append(number)
-            heapq.heappush(heap, (filled + sizes[number] + _PIECE_BYTES, chosen))
-        return bins
+        """Numbers of tasks, small ones together, for a few Spark tasks a core."""
+        wanted = max(4 * self._context.defaultParallelism, sum(sizes) // _BUCKET_BYTES)
+        return cutting.bins(sizes, wanted)
 
     def _read_reports(self, blocks: RDD[Any], buckets: int) -> list[SegmentReport]:
         return [
@@ -183,18 +196,19 @@ class SparkEngine:
         jobs: Sequence[CleaningJob],
         shared: Broadcast[tuple[CleaningJob, ...]],
         writes: bool,
-    ) -> list[Any]:
-        bins = self._bins([sum(s.size_bytes for s in task.group) for task in rewrites])
+    ) -> list[_Group]:
+        """The groups, in order. Raises the first `CorruptionError`."""
+        bins = self._bins([task.size_bytes for task in rewrites])
         bin_of = {number: place for place, chosen in enumerate(bins) for number in chosen}
-        groups: dict[int, list[tuple[int, int]]] = {number: [] for number in range(len(jobs))}
+        owners: dict[int, list[tuple[int, int]]] = {number: [] for number in range(len(jobs))}
         for number, task in enumerate(rewrites):
-            groups[task.job].append((number, task.group[-1].next_offset))
+            owners[task.job].append((number, task.pieces[-1].next_offset))
         tag = f"spark{secrets.token_hex(6)}"
-        plan = self._context.broadcast((list(rewrites), bins, bin_of, groups))
+        plan = self._context.broadcast((list(rewrites), bins, bin_of, owners))
 
         def merge(rows: Iterable[Any]) -> Iterator[Any]:
-            _, _, bin_of, groups = plan.value
-            for block in tasks.merge_bucket(_blocks(rows), groups):
+            _, _, bin_of, owners = plan.value
+            for block in tasks.merge_bucket(_blocks(rows), owners):
                 yield bin_of[block.owner], block
 
         def rewrite(place: int, rows: Iterable[Any]) -> Iterator[Any]:
@@ -211,11 +225,47 @@ class SparkEngine:
 
         try:
             merged = blocks.mapPartitions(merge)
-            grouped = merged.partitionBy(len(bins), _same)
-            results = dict(grouped.mapPartitionsWithIndex(rewrite).collect())
-            return [results[number] for number in range(len(rewrites))]
+            grouped = merged.partitionBy(len(bins), _same).setName("live offsets by task")
+            rewritten = grouped.mapPartitionsWithIndex(rewrite).setName("rewritten groups")
+            results = dict(rewritten.collect())
         finally:
             plan.destroy()
+        parts: dict[tuple[int, int], _Group] = {}
+        for number, task in enumerate(rewrites):
+            made, live_keys, damage = results[number]
+            if damage is not None:
+                raise damage
+            of_group = parts.setdefault((task.job, task.group[0].base_offset), _Group(task))
+            of_group.keys += live_keys
+            of_group.made.append(made)
+        self._join([one for one in parts.values() if not one.task.is_whole], shared, tag, writes)
+        return list(parts.values())
+
+    def _join(
+        self,
+        cut: Sequence[_Group],
+        shared: Broadcast[tuple[CleaningJob, ...]],
+        tag: str,
+        writes: bool,
+    ) -> None:
+        """Put the groups together that several tasks have rewritten."""
+        if not cut:
+            return
+
+        def join(groups: Iterable[tuple[RewriteTask, list[Any]]]) -> Iterator[Any]:
+            for task, made in groups:
+                job = shared.value[task.job]
+                yield tasks.join_task(task, job, made, tag=tag, writes=writes)
+
+        rows = self._context.parallelize([(one.task, one.made) for one in cut], len(cut))
+        joined = rows.mapPartitions(join).setName("joined groups").collect()
+        jobs = shared.value
+        for one, (group, damage) in zip(cut, joined, strict=True):
+            if damage is not None:
+                raise damage
+            for name in (name for stretch in one.made for name in stretch.files):
+                self._filesystem.unlink(os.path.join(jobs[one.task.job].directory, name))
+            one.made = [group]
 
     # ------------------------------------------------------------ rounds with a limit of keys
 
@@ -232,13 +282,18 @@ class SparkEngine:
         if not limited:
             return ends
         index_tasks = [
-            IndexTask(number, (segment,), jobs[number].first_uncleanable, first_offsets=True)
+            IndexTask(
+                number,
+                (cutting.whole(segment),),
+                jobs[number].first_uncleanable,
+                first_offsets=True,
+            )
             for number in limited
             for segment in jobs[number].dirty_segments
         ]
         blocks = self._indexed(index_tasks, shared, buckets)
         with self._described("index", jobs, on_progress):
-            _settle_all(jobs, self._read_reports(blocks, buckets))
+            planning.settle_all(jobs, self._read_reports(blocks, buckets))
             counts = self._first_offsets_by_segment(blocks, jobs)
         scratch = Scratch()
         for number, last_mapped in self._last_mapped(blocks, jobs, counts).items():
@@ -312,63 +367,16 @@ class SparkEngine:
         self, phase: str, jobs: Sequence[CleaningJob], on_progress: OnProgress
     ) -> Iterator[None]:
         """Name the action in Spark's UI and report the share of its tasks that are done."""
-        total_bytes = sum(segment.size_bytes for job in jobs for segment in job.segments)
-        names = ", ".join(job.name for job in jobs[:3]) + (" ..." if len(jobs) > 3 else "")
-        group = f"stratalog-{secrets.token_hex(4)}"
-        stop = threading.Event()
-        raised: list[BaseException] = []
+        total_bytes = planning.total_bytes(jobs)
 
-        def poll() -> None:
-            while not stop.wait(_POLL_SECONDS):
-                if not raised:
-                    done_bytes = int(self._done(group) * total_bytes)
-                    try:
-                        on_progress(Progress(phase, done_bytes, total_bytes))
-                    except BaseException as error:  # noqa: BLE001  raised again in the caller
-                        raised.append(error)
-                if raised:
-                    # Again and again: an action that has not reached Spark yet is not cancelled.
-                    self._context.cancelJobGroup(group)
+        def tell(share: float) -> None:
+            on_progress(Progress(phase, int(share * total_bytes), total_bytes))
 
-        on_progress(Progress(phase, 0, total_bytes))
-        self._context.setJobGroup(group, f"stratalog {phase}: {names}", interruptOnCancel=True)
-        thread = threading.Thread(target=poll, daemon=True)
-        thread.start()
-        try:
+        tell(0.0)
+        text = description(f"{self._title}: {phase}", [job.name for job in jobs], total_bytes)
+        with watched(self._context, text, tell):
             yield
-        except BaseException:
-            self._context.cancelJobGroup(group)
-            if raised:
-                raise raised[0] from None
-            raise
-        finally:
-            stop.set()
-            thread.join()
-            self._context.setLocalProperty("spark.jobGroup.id", "")
-        if raised:
-            raise raised[0]
-        on_progress(Progress(phase, total_bytes, total_bytes))
-
-    def _done(self, group: str) -> float:
-        tracker = self._context.statusTracker()
-        done = total = 0
-        for job_id in tracker.getJobIdsForGroup(group):
-            job = tracker.getJobInfo(job_id)
-            for stage_id in job.stageIds if job is not None else ():
-                stage = tracker.getStageInfo(stage_id)
-                if stage is not None:
-                    done += stage.numCompletedTasks
-                    total += stage.numTasks
-        return done / total if total else 0.0
-
-
-def _later_tasks(jobs: Sequence[CleaningJob]) -> list[IndexTask]:
-    """A task for each segment beyond a round's end, where the order of versions asks for them."""
-    return [
-        IndexTask(number, (segment,), MAX_OFFSET, is_later=True)
-        for number, job in enumerate(jobs)
-        for segment in job.later
-    ]
+        tell(1.0)
 
 
 def _same(key: int) -> int:
@@ -382,33 +390,3 @@ def _blocks(rows: Iterable[Any]) -> Iterator[Block]:
 
 def _rows(rows: Iterable[Any]) -> Iterable[Any]:
     return rows
-
-
-def _groups(job: CleaningJob, end_offset: int) -> list[tuple[Any, ...]]:
-    return group_segments(
-        [segment for segment in job.segments if segment.base_offset < end_offset],
-        segment_bytes=job.spec.segment_bytes,
-        segment_index_bytes=job.spec.segment_index_bytes,
-        first_uncleanable=job.first_uncleanable,
-    )
-
-
-def _settle_all(
-    jobs: Sequence[CleaningJob], reports: Iterable[SegmentReport]
-) -> tuple[list[SettledMarkers], list[frozenset[int]]]:
-    """Each job's settled markers and keyless segments. Raises the first damage by file name."""
-    chunks: list[list[ChunkReport]] = [[] for _ in jobs]
-    damages = []
-    for report in reports:
-        chunks[report.job].extend(report.chunks)
-        if report.damage is not None:
-            damages.append(report.damage)
-    if damages:
-        raise min(damages, key=lambda damage: (damage.file or "", damage.position or 0))
-    markers = []
-    keyless = []
-    for number, job in enumerate(jobs):
-        ordered = sorted(chunks[number], key=lambda chunk: chunk.place)
-        markers.append(settle((chunk.transactions for chunk in ordered), job.aborted))
-        keyless.append(frozenset(chunk.segment for chunk in ordered if chunk.has_keyless))
-    return markers, keyless

@@ -4,19 +4,22 @@ How it works
     A session that is there already is used as it is: on a cluster's notebook Spark belongs to the
     platform. Otherwise one is made, by default inside this process (`local[*,4]`): the Java comes
     from `stratalog.spark.java`, the workers run this very interpreter, the heap is sized from the
-    machine, and nothing listens on anything but the loopback address. Each setting stands in
-    `session_settings` with its reason; what the caller gives in `conf` wins.
+    machine, and nothing listens on anything but the loopback address. Under `spark-submit` the Java
+    runs already, and its master and properties are those of the command. Each setting stands in
+    `session_settings` with its reason; what spark-submit and then `conf` give wins.
 
 Invariants
 - S1  A local session survives the death of a Python worker: its master allows retries.
 - S2  What the call sets in the process's environment for Spark's start, it puts back.
 - S3  A missing Spark or Java is a `MissingExtraError` of one line that names the extra to install.
+- S4  A standalone master that nobody listens for is refused at once, not after Spark's minute.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -38,6 +41,10 @@ _LOCAL = re.compile(r"local(?:\[(?P<threads>\*|\d+)\])?")
 _MIN_HEAP_BYTES = 1 << 30
 _MAX_HEAP_BYTES = 8 << 30
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_STANDALONE = re.compile(r"spark://(?P<addresses>.+)")
+_CONNECT_SECONDS = 5.0
+_GATEWAY = "PYSPARK_GATEWAY_PORT"
+"""Where spark-submit's Java listens, for the Python that it starts."""
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
@@ -47,15 +54,21 @@ def is_running() -> bool:
     return pyspark is not None and pyspark.SparkContext._active_spark_context is not None
 
 
+def is_submitted() -> bool:
+    """Whether spark-submit started this process, and so says where Spark runs."""
+    return _GATEWAY in os.environ
+
+
 def spark_session(
-    master: str = LOCAL_MASTER,
+    master: str | None = None,
     app_name: str = "stratalog",
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """The running Spark session, or a new one on `master`.
 
-    `conf` holds Spark's own properties; they win over ours. A session that is running already is
-    returned as it is, and all three arguments are without effect.
+    None: spark-submit's master, or without one this machine (`LOCAL_MASTER`). `conf` holds Spark's
+    own properties; they win over ours. A session that is running already is returned as it is, and
+    all three arguments are without effect.
 
     Raises `MissingExtraError` without pyspark, pyarrow, pandas or a Java; `UsageError` if Spark
     does not start (the reason is on standard error).
@@ -73,16 +86,45 @@ def spark_session(
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
 
-    master = with_retries(master)
-    builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in {**session_settings(master), **(conf or {})}.items():
+    submitted = _submitted_settings() if is_submitted() else {}
+    master = with_retries(master or submitted.get("spark.master", LOCAL_MASTER))
+    _check_reachable(master)
+    builder = SparkSession.builder.appName(app_name)
+    for name, value in {**session_settings(master), **submitted, **(conf or {})}.items():
         builder = builder.config(name, value)
+    builder = builder.master(master)
     with _environment(_variables(master)):
         try:
             return builder.getOrCreate()
         except PySparkException as error:
             reason = str(error).splitlines()[0]
             raise UsageError(f"Spark did not start on {master}: {reason}") from error
+
+
+def _submitted_settings() -> dict[str, str]:
+    """What spark-submit was given, by its command line and its properties file."""
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # connects to the Java that is there
+    return dict(SparkConf().getAll())
+
+
+def _check_reachable(master: str) -> None:
+    """Raise `UsageError` if none of a standalone cluster's masters takes a connection (S4)."""
+    found = _STANDALONE.fullmatch(master)
+    if found is None:
+        return
+    reasons = []
+    for address in found["addresses"].split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+            raise UsageError(f"{master}: a master is spark://HOST:PORT")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+            return
+        except OSError as error:
+            reasons.append(f"{address}: {error.strerror or error}")
+    raise UsageError(f"{master}: no master of a cluster answers ({'; '.join(reasons)})")
 
 
 def with_retries(master: str) -> str:
@@ -147,7 +189,8 @@ def _machine_memory_bytes() -> int:
 
 
 def _variables(master: str) -> dict[str, str]:
-    variables = {"JAVA_HOME": prepare_java_home(find_java())}
+    # Under spark-submit the Java that counts is the one that runs.
+    variables = {} if is_submitted() else {"JAVA_HOME": prepare_java_home(find_java())}
     # On a cluster the interpreter's path is the cluster's business.
     if is_local(master) or "PYSPARK_PYTHON" not in os.environ:
         variables["PYSPARK_PYTHON"] = sys.executable

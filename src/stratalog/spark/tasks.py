@@ -3,9 +3,11 @@
 Everything here is plain functions over picklable values; a worker imports this module from the
 installed package. Keys cross between workers as a few large binary blocks, never one by one:
 
-    index_task    segments -> (bucket, block)        blocks of key rows, and one report a segment
-    merge_bucket  one bucket's blocks -> (group, block)   the live, dead and held offsets of each
-    rewrite_task  one group's blocks -> CleanedGroup      `.part` files, named by job and attempt
+    index_task    pieces -> (bucket, block)          blocks of key rows, and one report a piece
+    merge_bucket  one bucket's blocks -> (task, block)    the live, dead and held offsets of each
+    rewrite_task  one task's blocks -> CleanedGroup       `.part` files, named by job and attempt
+                                    -> Stretch            or, of a group that is cut, a part of it
+    join_task     a group's stretches -> CleanedGroup
 
 Invariants
 - T1  A bucket holds all rows of its share of the hashes, of all jobs: merging needs nothing else.
@@ -24,7 +26,7 @@ from pyspark import TaskContext
 
 from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import LocalFileSystem
-from stratalog.clean.chunk import ChunkReader, Int64s, Scratch
+from stratalog.clean.chunk import Int64s, Scratch
 from stratalog.clean.decide import DecideContext
 from stratalog.clean.index import ChunkReport, IndexContext, index_chunk
 from stratalog.clean.job import CleanedGroup, CleaningJob, Order, SourceSegment
@@ -32,6 +34,8 @@ from stratalog.clean.offset_map import KeyRows, OffsetMap
 from stratalog.clean.rewrite import GroupRewriter
 from stratalog.clean.settle import SettledMarkers
 from stratalog.segment.names import MAX_OFFSET
+from stratalog.spark.cutting import Piece
+from stratalog.spark.joining import Stretch, join_stretches, rewrite_stretch
 
 ROWS_PER_BLOCK = 40_000
 """24 bytes a row: just under 1 MiB (with versions 32 bytes). Spark's Python side holds up to ten
@@ -56,10 +60,11 @@ class BlockKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Rows of one job (KEYS, PROBES, LATER) or offsets of one group (LIVE, DEAD, HELD), by number.
+    """Rows of one job (KEYS, PROBES, LATER), or offsets for one rewrite task (LIVE, DEAD, HELD), by
+    its number.
 
-    `hashes`: uint64[n, 2] as bytes, empty for a group's; `offsets`: int64[n] as bytes; `versions`:
-    the same, empty for a group's and where the job's order is by offset.
+    `hashes`: uint64[n, 2] as bytes, empty for a task's; `offsets`: int64[n] as bytes; `versions`:
+    the same, empty for a task's and where the job's order is by offset.
     """
 
     kind: BlockKind
@@ -78,20 +83,20 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """A run of one job's segments. `upper_offset`: the round's end, where a limit set one."""
+    """A run of one job's pieces. `upper_offset`: the round's end, where a limit set one."""
 
     job: int
-    segments: tuple[SourceSegment, ...]
+    pieces: tuple[Piece, ...]
     upper_offset: int
     first_offsets: bool = False
     """Whether the rows are wanted with each key's first offset in place of its last (CMP-5)."""
     is_later: bool = False
-    """Whether the segments are the job's `later`: rows from the round's end on, and only those."""
+    """Whether the pieces are the job's `later`: rows from the round's end on, and only those."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """What a segment's indexing says besides keys, or the damage that was found."""
+    """What a piece's indexing says besides keys, or the damage that was found."""
 
     job: int
     chunks: tuple[ChunkReport, ...] = ()
@@ -100,13 +105,28 @@ class SegmentReport:
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask:
-    """One group of one job."""
+    """One group of one job, or `pieces` of it, which is the whole group where it is not cut."""
 
     job: int
     group: tuple[SourceSegment, ...]
+    pieces: tuple[Piece, ...]
     end_offset: int
     markers: SettledMarkers
     keyless: frozenset[int]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of log files that it goes through."""
+        return sum(piece.size_bytes for piece in self.pieces)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nobody else works on the group."""
+        first, last = self.pieces[0], self.pieces[-1]
+        return (first.first_offset, last.next_offset) == (
+            self.group[0].base_offset,
+            self.group[-1].next_offset,
+        )
 
 
 Report = tuple[int, "Block | SegmentReport"]
@@ -120,10 +140,10 @@ def index_task(task: IndexTask, job: CleaningJob, buckets: int) -> Iterator[Repo
     sender = _Sender(task, buckets, job.spec.order is not Order.OFFSET)
     scratch = Scratch()
     context = IndexContext.of_later(job) if task.is_later else IndexContext.of(job)
-    for segment in task.segments:
+    for piece in task.pieces:
         try:
             chunks: list[ChunkReport] = []
-            yield from _index_segment(task, job, context, segment, scratch, sender, chunks)
+            yield from _index_piece(task, job, context, piece, scratch, sender, chunks)
         except CorruptionError as error:
             yield buckets, SegmentReport(task.job, damage=error)
             return
@@ -132,16 +152,16 @@ def index_task(task: IndexTask, job: CleaningJob, buckets: int) -> Iterator[Repo
     yield from sender.send_map()
 
 
-def _index_segment(
+def _index_piece(
     task: IndexTask,
     job: CleaningJob,
     context: IndexContext,
-    segment: SourceSegment,
+    piece: Piece,
     scratch: Scratch,
     sender: _Sender,
     chunks: list[ChunkReport],
 ) -> Iterator[Report]:
-    reader = ChunkReader.of(LocalFileSystem(), job.directory, segment, job.spec)
+    reader = piece.reader(LocalFileSystem(), job)
     try:
         while (chunk := reader.take(scratch)) is not None:
             pending: list[Report] = []
@@ -158,7 +178,7 @@ def _index_segment(
             report = index_chunk(
                 chunk,
                 context,
-                segment.base_offset,
+                piece.segment.base_offset,
                 crc_from=-1,
                 upper_offset=task.upper_offset,
                 scratch=scratch,
@@ -235,11 +255,11 @@ def _block(kind: BlockKind, owner: int, rows: KeyRows, chosen: Int64s) -> Block:
 
 
 def merge_bucket(
-    blocks: Iterable[Block], groups: Mapping[int, Sequence[tuple[int, int]]]
+    blocks: Iterable[Block], owners: Mapping[int, Sequence[tuple[int, int]]]
 ) -> Iterator[Block]:
-    """Merge one bucket: the live, dead and held offsets of each group.
+    """Merge one bucket: the live, dead and held offsets for each rewrite task.
 
-    `groups` lists each job's groups in file order: (number of the group, its end offset).
+    `owners` lists each job's tasks in file order: (number of the task, its end offset).
     """
     scratch = Scratch()
     maps, asked = _merged(blocks, scratch)
@@ -255,11 +275,11 @@ def merge_bucket(
             BlockKind.DEAD: _joined(dead),
             BlockKind.HELD: np.unique(_joined(held)),
         }
-        ends = [end for _, end in groups[job]]
+        ends = [end for _, end in owners[job]]
         for kind, offsets in found.items():
             first = 0
             for (number, _), last in zip(
-                groups[job], np.searchsorted(offsets, ends).tolist(), strict=True
+                owners[job], np.searchsorted(offsets, ends).tolist(), strict=True
             ):
                 for at in range(first, last, 3 * ROWS_PER_BLOCK):
                     part = offsets[at : min(at + 3 * ROWS_PER_BLOCK, last)]
@@ -307,8 +327,8 @@ def _merged(
 
 def rewrite_task(
     task: RewriteTask, job: CleaningJob, blocks: Iterable[Block], *, tag: str, writes: bool
-) -> tuple[CleanedGroup | None, int, CorruptionError | None]:
-    """(the group's outcome, live keys in it, damage)."""
+) -> tuple[CleanedGroup | Stretch | None, int, CorruptionError | None]:
+    """(the group's outcome or the stretch's, live keys in it, damage)."""
     kinds = (BlockKind.LIVE, BlockKind.DEAD, BlockKind.HELD)
     offsets: dict[BlockKind, list[bytes]] = {kind: [] for kind in kinds}
     for block in blocks:
@@ -317,17 +337,68 @@ def rewrite_task(
         np.sort(np.frombuffer(bytearray(b"".join(offsets[kind])), np.int64)) for kind in kinds
     )
     context = DecideContext.of(job, task.end_offset, live, dead, task.markers, task.keyless, held)
-    task_context = TaskContext.get()
-    attempt = int(task_context.taskAttemptId()) if task_context is not None else 0
+    rewrite = _rewrite_group if task.is_whole else _rewrite_stretch
+    try:
+        return rewrite(task, context, tag, writes), len(live), None
+    except CorruptionError as error:
+        return None, 0, error
+
+
+def _rewrite_group(
+    task: RewriteTask, context: DecideContext, tag: str, writes: bool
+) -> CleanedGroup:
     rewriter = GroupRewriter(
-        LocalFileSystem(), context, task.group, tag=tag, attempt=attempt, writes=writes
+        LocalFileSystem(), context, task.group, tag=tag, attempt=_attempt(), writes=writes
     )
     scratch = Scratch()
     try:
         while rewriter.work(scratch) > 0:
             pass
-        return rewriter.finish(), len(live), None
-    except CorruptionError as error:
-        return None, 0, error
+        return rewriter.finish()
     finally:
         rewriter.close()
+
+
+def _rewrite_stretch(task: RewriteTask, context: DecideContext, tag: str, writes: bool) -> Stretch:
+    return rewrite_stretch(
+        LocalFileSystem(),
+        context,
+        task.group,
+        task.pieces,
+        # A joined group's files have the name of its first stretch's, but for this.
+        tag=f"{tag}-stretch",
+        attempt=_attempt(),
+        writes=writes,
+    )
+
+
+def join_task(
+    task: RewriteTask,
+    job: CleaningJob,
+    stretches: Sequence[Stretch],
+    *,
+    tag: str,
+    writes: bool,
+) -> tuple[CleanedGroup | None, CorruptionError | None]:
+    """Put a group together: (its outcome, damage). `task`: any of the group's; `stretches`: all of
+    them, in file order."""
+    none = np.empty(0, np.int64)
+    context = DecideContext.of(job, task.end_offset, none, none, task.markers, task.keyless)
+    try:
+        group = join_stretches(
+            LocalFileSystem(),
+            context,
+            task.group,
+            stretches,
+            tag=tag,
+            attempt=_attempt(),
+            writes=writes,
+        )
+    except CorruptionError as error:
+        return None, error
+    return group, None
+
+
+def _attempt() -> int:
+    task_context = TaskContext.get()
+    return int(task_context.taskAttemptId()) if task_context is not None else 0

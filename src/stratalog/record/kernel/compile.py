@@ -20,6 +20,8 @@ import llvmlite
 import numba
 from numba.core import config
 
+from stratalog.base.errors import UsageError
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 JIT = not config.DISABLE_JIT
@@ -27,6 +29,11 @@ JIT = not config.DISABLE_JIT
 
 
 def _sources_digest() -> str:
+    if not Path(__file__).is_file():
+        raise UsageError(
+            "stratalog is imported from an archive, where its kernels cannot be compiled: "
+            "install the wheel, or let Spark unpack it (--archives)"
+        )
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())

@@ -14,6 +14,7 @@ from stratalog.record.builder import NewRecord, build_batch
 from stratalog.record.kernel import (
     arrays,
     arrow_columns,
+    arrow_records,
     columns,
     digest,
     frames,
@@ -139,3 +140,13 @@ def _exercise_arrow(raw: np.ndarray, table: np.ndarray) -> None:
     located = (raw, raw, table, places)
     arrow_columns.copy_fields(*located, arrow_columns.VALUE_AT, ends, bits, out)
     arrow_columns.copy_headers(*located, ends, bits, ends.copy(), out, ends.copy(), bits, out)
+    _exercise_records(ends, out)
+
+
+def _exercise_records(ends: np.ndarray, out: np.ndarray) -> None:
+    placed, times, flags = np.zeros(2, _I), np.zeros(2, _I), np.zeros(2, np.bool_)
+    arrow_records.place_keys(out, ends, flags, 1, placed)
+    column = (out, ends, flags)
+    arrow_records.encode_records(
+        *(placed, 0, times, *column, *column, ends, out, ends, *column, 0, 0, 0, 64, out.copy())
+    )
