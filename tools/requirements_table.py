@@ -23,7 +23,6 @@ ROOT = Path(__file__).resolve().parent.parent
 
 PLANNED: Mapping[str, str] = {
     "LDG-1 LDG-2 LDG-3 LDG-4 LDG-5 LDG-6 LDG-7": "ledger",
-    "SPK-3 SPK-4 SPK-5 SPK-6 SPK-7 SPK-8 SPK-9": "Spark reading and writing",
     "CFG-2 ADM-1 ADM-2 ADM-3": "configuration and administration",
     "BRK-1 BRK-2 BRK-3 BRK-4 BRK-5": "server",
     "EX-9": "configuration and administration",
