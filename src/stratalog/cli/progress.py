@@ -26,6 +26,7 @@ _PHASES = {
     "index": "indexing keys",
     "rewrite": "rewriting",
     "swap": "putting in place",
+    "write": "writing",
     "count": "counting",
     "verify": "checking",
     "compare": "comparing",

@@ -43,7 +43,7 @@ from stratalog.pipeline.reading import (
 from stratalog.record.kernel.warmup import ensure_warm
 from stratalog.segment.segment import Segment
 from stratalog.spark import tasks
-from stratalog.spark.tasks import Block, IndexTask
+from stratalog.spark.tasks import Block
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ def index(part: int, pieces: Sequence[Piece], job: LatestJob) -> Iterator[tuple[
     ensure_warm(_LOGGER.info)
     scratch = Scratch()
     has_versions = job.latest.order is not Order.OFFSET
-    sender = tasks._Sender(IndexTask(part, (), 0), job.buckets, has_versions)
+    sender = tasks.KeySender(part, job.buckets, has_versions)
     filesystem = pieces[0].place.filesystem()
     for piece in pieces:
         segment = open_planned(piece, filesystem)

@@ -137,7 +137,8 @@ Report = tuple[int, "Block | SegmentReport"]
 
 def index_task(task: IndexTask, job: CleaningJob, buckets: int) -> Iterator[Report]:
     """The blocks of a task by bucket, and its reports, which go to the bucket past the last."""
-    sender = _Sender(task, buckets, job.spec.order is not Order.OFFSET)
+    has_versions = job.spec.order is not Order.OFFSET
+    sender = KeySender(task.job, buckets, has_versions, first_offsets=task.first_offsets)
     scratch = Scratch()
     context = IndexContext.of_later(job) if task.is_later else IndexContext.of(job)
     for piece in task.pieces:
@@ -158,7 +159,7 @@ def _index_piece(
     context: IndexContext,
     piece: Piece,
     scratch: Scratch,
-    sender: _Sender,
+    sender: KeySender,
     chunks: list[ChunkReport],
 ) -> Iterator[Report]:
     reader = piece.reader(LocalFileSystem(), job)
@@ -190,11 +191,17 @@ def _index_piece(
         reader.close()
 
 
-class _Sender:
-    """Collects a task's keys in a map and cuts rows into blocks by bucket. One thread's own."""
+class KeySender:
+    """Collects keys in a map and cuts rows into blocks of `owner` by bucket. One thread's own.
 
-    def __init__(self, task: IndexTask, buckets: int, has_versions: bool):
-        self._task = task
+    `first_offsets`: as in `IndexTask`.
+    """
+
+    def __init__(
+        self, owner: int, buckets: int, has_versions: bool, *, first_offsets: bool = False
+    ):
+        self._owner = owner
+        self._first_offsets = first_offsets
         self._buckets = buckets
         self._has_versions = has_versions
         self._map = self._empty_map()
@@ -225,7 +232,7 @@ class _Sender:
         return OffsetMap(memory_bytes=TASK_MAP_BYTES, has_versions=self._has_versions)
 
     def _mirrored(self, rows: KeyRows) -> KeyRows:
-        return mirrored(rows) if self._task.first_offsets else rows
+        return mirrored(rows) if self._first_offsets else rows
 
     def _blocks(self, kind: BlockKind, rows: KeyRows) -> Iterator[Report]:
         scaled = (rows.hashes[:, 0] >> np.uint64(32)) * np.uint64(self._buckets) >> np.uint64(32)
@@ -236,7 +243,7 @@ class _Sender:
         for bucket in range(self._buckets):
             for start in range(int(bounds[bucket]), int(bounds[bucket + 1]), ROWS_PER_BLOCK):
                 chosen = order[start : min(start + ROWS_PER_BLOCK, int(bounds[bucket + 1]))]
-                yield bucket, _block(kind, self._task.job, rows, chosen)
+                yield bucket, _block(kind, self._owner, rows, chosen)
 
 
 def mirrored(rows: KeyRows) -> KeyRows:
