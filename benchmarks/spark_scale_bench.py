@@ -48,7 +48,7 @@ _MASTERS = {
 
 def sizes_of(options: Options) -> list[int]:
     """MiB of each log, the smallest first."""
-    return [max(1, options.mib // share) for share in _SIZES]
+    return sorted({max(1, options.mib // share) for share in _SIZES})
 
 
 @contextmanager
