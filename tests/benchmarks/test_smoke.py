@@ -17,7 +17,7 @@ TABLES = {
     "clean_bench.py": ["Speed on two threads", "Where the time goes"],
     "spark_bench.py": ["Spark takes"],
     "spark_skew_bench.py": ["worst: "],
-    "spark_scale_bench.py": ["Spark, 2 executors", "times the log"],
+    "spark_scale_bench.py": ["Spark, 2 executors: ", "Spark, 2 cores: "],
     "spark_read_bench.py": ["The log takes", "view=latest is"],
     "spark_write_bench.py": ["The log takes"],
     "memory_bench.py": ["Bound: memory_bytes + buffers"],
@@ -27,6 +27,8 @@ TABLES = {
     "cleaning_beside_bench.py": ["Beside the cleaner, logs of 2 MiB"],
     "append_bench.py": ["Appending on one thread, page cache", "Steps without flush"],
 }
+SESSIONS = {"spark_scale_bench.py", "spark_skew_bench.py"}
+"""Several sessions or many runs each: half a minute and more, which not every day has."""
 
 
 def test_every_benchmark_is_run_here() -> None:
@@ -38,7 +40,13 @@ def test_every_benchmark_is_run_here() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.xdist_group("spark") if "spark" in name else ())
+        pytest.param(
+            name,
+            marks=(
+                *([pytest.mark.xdist_group("spark")] if "spark" in name else []),
+                *([pytest.mark.slow] if name in SESSIONS else []),
+            ),
+        )
         for name in TABLES
     ],
 )
