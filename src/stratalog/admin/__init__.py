@@ -1,14 +1,16 @@
 """The operations that every face shares: the command line today, the server and web page later.
 
     directories.py  which partitions a directory holds
-    locking.py      a log directory belongs to one process at a time
     floors.py       settings -> the plain values of the floors below
     state.py        what lies in a partition -> the plan's inputs, without touching it
     copying.py      a log directory -> a fresh one
     placing.py      a round's outcome -> the partition's directory: roll, swaps, checkpoint
     report.py       what a compaction did, as values
-    compaction.py   `compact`: all of that in order
-    columns.py      records -> columns, for the next three
+    compaction.py   `compact`: find, lock, copy, and then
+      compaction_plan.py   a partition and its options -> what is to be done
+      compaction_run.py    batches of partitions: engine, place, note, history
+    top_keys.py     the keys that a round would drop the most of
+    columns.py      records -> columns, for counting, checking and dumping
     stats.py        what a log holds, counted
     verify.py       whether every byte of it holds together
     fold.py         the latest value per key of two directories, compared (CMP-18)
@@ -21,6 +23,12 @@
     damage.py       what is damaged in a partition, and what settling it loses
     mend.py         the steps that put a partition in order
     repair.py       `log repair`: all of those, for many partitions
+    service.py      `open_service`: a store, its cleaner and the settings in force
+    topics.py       settings of each topic -> what store and cleaner go by
+    round_engines.py  which engine cleans a partition of a service
+    cleaning.py     `compaction status|explain|history|pause|resume`, `cleaner status|retry`
+    forgetting.py   `forget`: a key is erased, with a receipt; absent.py looks whether it is
+    page/           `stats --html`: figures of all of that, as one page
     overlay.py      a file system that only remembers changes: for showing a repair
 
 Everything here takes and returns values and raises the errors of `base.errors`; printing is the
