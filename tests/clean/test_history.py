@@ -139,4 +139,4 @@ def test_a_file_out_of_all_bounds_is_begun_anew(tmp_path: Path) -> None:
 def test_an_entry_has_no_place_for_keys_or_values() -> None:
     """But for the cause, which the errors of cleaning fill: with files and positions."""
     texts = {field.name for field in fields(Entry) if field.type in ("str", str)}
-    assert texts == {"trigger", "result", "engine", "thread", "cause"}
+    assert texts == {"trigger", "result", "engine", "thread", "cause", "mode"}

@@ -407,3 +407,14 @@ def test_a_book_is_read_and_changed_by_threads_at_once() -> None:
         reader.join()
     assert errors == []
     assert book.of("t299").integer("segment.ms") == 300
+
+
+def test_words_over_everything_are_seen_by_topics_that_were_asked_before() -> None:
+    book = SettingsBook(topics={"a": {"segment.ms": "5"}})
+    assert (book.of("a").integer("segment.ms"), book.of("b").integer("segment.ms")) == (
+        5,
+        604800000,
+    )
+    changed = book.with_overrides({"segment.ms": "7"})
+    assert {changed.of(topic).integer("segment.ms") for topic in "ab"} == {7}
+    assert book.of("a").integer("segment.ms") == 5

@@ -97,6 +97,8 @@ SMALLEST: dict[str, int | float] = {
     "cleaner.spark.min.bytes": 0,
     "cleaner.retry.backoff.ms": 1,
     "cleaner.retry.backoff.max.ms": 1,
+    "compaction.threshold": 0,
+    "compaction.ledgers.retained": 1,
     "cleaner.history.size": 1,
     "compression.gzip.level": -1,
     "compression.lz4.level": 1,

@@ -1,4 +1,4 @@
-"""Choosing what to clean, one question after another: written from CLN-2, CMP-9 and EX-10 alone.
+"""Choosing what to clean, one question after another: from CLN-2, CMP-9, LDG-2 and EX-10 alone.
 
 The queue is made by taking the log that goes before all others, again and again; shares are exact
 fractions of whole numbers, thresholds the decimal numbers that somebody wrote.
@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-FORCED, RATIO, EXPIRED = "forced", "ratio", "expired_tombstones"
+FORCED, RATIO, BACKLOG, EXPIRED = "forced", "ratio", "backlog", "expired_tombstones"
+_ORDER = [FORCED, RATIO, BACKLOG, EXPIRED]
 
 
 @dataclass
 class Log:
-    """`oldest`: the earliest time in the first uncleaned segment; None or below 1: not known."""
+    """`oldest`: the earliest time in the first uncleaned segment; None or below 1: not known.
+    `above`: in ledger mode, the bytes that the dirty ones have to exceed; 0: never. `waits`: then
+    something waits for the next ledger."""
 
     topic: str
     partition: int
@@ -27,17 +30,24 @@ class Log:
     compacts: bool = True
     is_free: bool = True
     quarantined_until: int | None = None
+    above: int | None = None
+    waits: bool = False
 
 
 def reason(log: Log, now: int) -> str | None:
     """Why `log` is to be cleaned, None if it is not."""
-    if not log.compacts or not log.is_free:
+    if not log.is_free or (log.above is None and not log.compacts):
         return None
     if log.quarantined_until is not None and log.quarantined_until > now:
         return None
     if log.clean + log.dirty == 0:
         return None
-    if log.dirty > 0:
+    if log.above is not None:
+        if log.waits or (log.above and log.dirty > log.above):
+            return BACKLOG
+        if log.above == 0:
+            return None
+    elif log.dirty > 0:
         if log.max_lag is not None and log.oldest is not None and log.oldest >= 1:
             age = now - log.oldest
             if age > log.max_lag:
@@ -57,7 +67,9 @@ def goes_before(one: Log, other: Log, now: int) -> bool:
     """Whether `one` is to be cleaned before `other`; both are to be cleaned."""
     why, why_other = reason(one, now), reason(other, now)
     if why != why_other:
-        return why == FORCED or why_other == EXPIRED
+        assert why is not None
+        assert why_other is not None
+        return _ORDER.index(why) < _ORDER.index(why_other)
     if why == FORCED:
         assert one.oldest is not None
         assert other.oldest is not None
@@ -70,7 +82,7 @@ def goes_before(one: Log, other: Log, now: int) -> bool:
     elif why == RATIO:
         if share(one) != share(other):
             return share(one) > share(other)
-    else:
+    elif why == EXPIRED:
         assert one.expiry is not None
         assert other.expiry is not None
         if one.expiry != other.expiry:

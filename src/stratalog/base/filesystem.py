@@ -241,7 +241,10 @@ class LocalFileSystem:
 
     def make_directory(self, path: str) -> None:
         with translated_errors(path):
-            os.makedirs(path, exist_ok=True)
+            try:
+                os.makedirs(path, exist_ok=True)
+            except FileNotFoundError as error:  # in /proc, or while a parent is being removed
+                raise StorageIOError(f"{path}: the directory cannot be made") from error
 
     def remove_directory(self, path: str) -> None:
         with translated_errors(path):

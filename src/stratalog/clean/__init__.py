@@ -14,6 +14,8 @@
     rewrite.py      a group of segments -> new segment files
     engine.py       what every engine does, and what it answers
     local_engine.py threads on this machine
+    ledger_plan.py  last ledger and raw log -> CleaningJob
+    ledger_round.py a run of it: a new generation beside the log, then the switch
 
 The order of the steps is plan -> index -> merge -> settle -> decide -> rewrite; the swap that puts
 the result in place is `log/swap.py`, because it belongs to whoever owns the directory.

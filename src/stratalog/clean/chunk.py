@@ -28,8 +28,7 @@ from stratalog.clean.job import CleanSpec, SourceSegment
 from stratalog.record import layout
 from stratalog.record.codec.bulk import decompress_many
 from stratalog.record.kernel import arrays, scan
-from stratalog.segment.names import MAX_OFFSET, FileKind
-from stratalog.segment.segment import segment_path
+from stratalog.segment.names import MAX_OFFSET
 
 Bytes = npt.NDArray[np.uint8]
 Int64s = npt.NDArray[np.int64]
@@ -99,8 +98,9 @@ class ChunkReader:
         next_offset: int = MAX_OFFSET,
         start: int = 0,
     ):
-        """`next_offset`: where the next segment begins. From `start` on, a position at which the
-        batch of `base_offset` begins; chunks are then numbered from there, in order all the same.
+        """`size_bytes`: up to which position. `next_offset`: where the next segment begins. From
+        `start` on, a position at which a batch begins, of `base_offset` or above; chunks are then
+        numbered from there, in order all the same.
         """
         self._filesystem = filesystem
         self._path = path
@@ -118,14 +118,14 @@ class ChunkReader:
         cls, filesystem: FileSystem, directory: str, segment: SourceSegment, spec: CleanSpec
     ) -> ChunkReader:
         """A reader of a segment's log file."""
-        path = segment_path(directory, segment.base_offset, FileKind.LOG)
         return cls(
             filesystem,
-            path,
+            segment.file_path(directory),
             segment.base_offset,
-            segment.size_bytes,
+            segment.end,
             spec,
             next_offset=segment.next_offset,
+            start=segment.start,
         )
 
     def close(self) -> None:

@@ -19,6 +19,7 @@ Invariants
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +38,8 @@ from stratalog.base.throttle import Throttle
 from stratalog.clean.engine import OnProgress, Progress
 from stratalog.clean.expiry import next_expiry_of
 from stratalog.clean.history import Entry, append_history
+from stratalog.clean.job import CleanSpec
+from stratalog.clean.ledger_round import LedgerOutcome, LedgerRun, ledger_entry, run_ledger
 from stratalog.clean.manager import CleanerManager, Grabbed
 from stratalog.clean.metered import Meter, MeteredFileSystem
 from stratalog.clean.note import UNKNOWN
@@ -51,6 +54,7 @@ from stratalog.clean.round import (
 )
 from stratalog.clean.settings import CleanerSettings, TopicCleaning, spec_of
 from stratalog.clean.stats import CleanerStats
+from stratalog.ledger.manifest import held_alone
 from stratalog.log.log_store import LogStore
 from stratalog.segment.names import TopicPartition
 
@@ -243,10 +247,13 @@ class Cleaner:
         error: BaseException | None = None
         try:
             self._report(activity)
-            outcome = self._clean(grabbed, activity, meter, on_progress)
-            entry = entry_of(entry, outcome, self._settings)
-            if outcome.engine not in ("", "local"):
-                self._sweep(key)  # attempts elsewhere that died, or were outrun, leave files
+            if self._topic_of(key).uses_ledger:
+                entry = replace(entry, mode="ledger")
+                entry = ledger_entry(
+                    entry, self._make_ledger(grabbed, activity, meter, on_progress)
+                )
+            else:
+                entry = self._clean_log(grabbed, activity, meter, on_progress, entry)
         except BaseException as raised:  # noqa: BLE001  (I1, I2)
             error = raised
             entry = replace(entry, result="failed", cause=_cause(raised))
@@ -268,6 +275,85 @@ class Cleaner:
         if error is not None and not isinstance(error, Exception):
             raise error  # Ctrl-C, in a caller's own thread
 
+    def _telling(self, activity: Activity, on_progress: OnProgress) -> OnProgress:
+        def tell(progress: Progress) -> None:
+            self._report(activity, progress)
+            on_progress(progress)
+
+        return tell
+
+    def _make_ledger(
+        self, grabbed: Grabbed, activity: Activity, meter: Meter, on_progress: OnProgress
+    ) -> LedgerOutcome:
+        """A round of a topic in ledger mode: the raw log is only read."""
+        key = grabbed.topic_partition
+        log, topic = self._store.get(key), self._topic_of(key)
+
+        def flush(end_offset: int) -> None:
+            if log.recovery_point < end_offset:
+                log.flush()
+
+        told = LedgerRun(
+            key,
+            log.path,
+            lambda: log.view,
+            self._spec(topic, max_keys=None),
+            topic.ledgers_retained,
+            grabbed.trigger,
+            flush,
+            lambda: self._check(key),
+            self._clock.now_ms,
+        )
+        disk = MeteredFileSystem(self._filesystem, meter)
+        tell = self._telling(activity, on_progress)
+        outcome = run_ledger(told, self._manager.ledgers, self._engine_of, disk, tell)
+        self._manager.ledger_made(key)
+        return outcome
+
+    def _clean_log(
+        self,
+        grabbed: Grabbed,
+        activity: Activity,
+        meter: Meter,
+        on_progress: OnProgress,
+        entry: Entry,
+    ) -> Entry:
+        """A round in place. A ledger of a topic that has left that mode goes first: what it builds
+        upon is about to change."""
+        key = grabbed.topic_partition
+        self._check_ledger(key)
+        self._manager.ledgers.drop(key)
+        outcome = self._clean(grabbed, activity, meter, on_progress)
+        if outcome.engine not in ("", "local"):
+            self._sweep(key)  # attempts elsewhere that died, or were outrun, leave files
+        return entry_of(entry, outcome, self._settings)
+
+    def _check_ledger(self, key: TopicPartition) -> None:
+        """Raises `UsageError` if the ledger must not go unasked, since the log has lost what it
+        holds; `CorruptionError` if nobody knows that of a log whose beginning is gone."""
+        log = self._store.get(key)
+        start = log.log_start_offset
+        if start <= 0:
+            return
+        alone = held_alone(self._manager.ledgers.manifest(key).current, start)
+        if alone is not None:
+            raise UsageError(
+                f"{key}: compaction.mode is inplace by now, but offsets {alone[0]} to "
+                f"{alone[1] - 1} are only in its ledger, which cleaning in place drops: set "
+                "compaction.mode=ledger again to keep them, or give them up, while no process has "
+                f"the log open, with `stratalog compact {shlex.quote(log.path)} --in-place "
+                "--config compaction.mode=inplace --config cleanup.policy=compact`"
+            )
+
+    def _spec(self, topic: TopicCleaning, max_keys: int | None) -> CleanSpec:
+        return spec_of(
+            topic,
+            self._clock.now_ms(),
+            max_keys=max_keys,
+            memory_bytes=self._settings.thread_buffer_bytes,
+            chunk_bytes=self._settings.chunk_bytes,
+        )
+
     def _clean(
         self, grabbed: Grabbed, activity: Activity, meter: Meter, on_progress: OnProgress
     ) -> RoundOutcome:
@@ -278,22 +364,10 @@ class Cleaner:
             raise RoundAbortedError(f"{key}: its cleanup.policy has lost compact")
         if request is not None and request.rolls:
             log.roll()
-        now_ms = self._clock.now_ms()
+        spec = self._spec(topic, self._settings.max_keys)
         checkpoint = self._store.cleaner_point(key)
         expiry_ms = self._manager.note_of(key).expiry(checkpoint, by_segment=topic.by_segment)
-        is_expired = expiry_ms is not None and expiry_ms <= now_ms
-        spec = spec_of(
-            topic,
-            now_ms,
-            max_keys=self._settings.max_keys,
-            memory_bytes=self._settings.thread_buffer_bytes,
-            chunk_bytes=self._settings.chunk_bytes,
-        )
-
-        def tell(progress: Progress) -> None:
-            self._report(activity, progress)
-            on_progress(progress)
-
+        is_expired = expiry_ms is not None and expiry_ms <= spec.now_ms
         outcome = clean_log(
             RoundInputs(
                 str(key),
@@ -307,7 +381,7 @@ class Cleaner:
             self._engine_of,
             MeteredFileSystem(self._filesystem, meter),
             lambda: self._check(key),
-            tell,
+            self._telling(activity, on_progress),
             lambda paths: self._store.unlink_later(key, paths),
         )
         if outcome.cleaned is not None:
@@ -353,9 +427,9 @@ class Cleaner:
         try:
             self._tell(grabbed.topic_partition, entry, meter)
         finally:
-            if grabbed.request is not None:
-                grabbed.request.error, grabbed.request.entry = error, entry
-                grabbed.request.done.set()
+            if grabbed.told is not None:
+                grabbed.told.error, grabbed.told.entry = error, entry
+                grabbed.told.done.set()
 
     def _tell(self, key: TopicPartition, entry: Entry, meter: Meter) -> None:
         with self._lock:

@@ -19,11 +19,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from stratalog.clean.ledger_plan import backlog_bytes, order_name
 from stratalog.clean.note import UNKNOWN, Note
 from stratalog.clean.policy import CleanableRange, SegmentFacts, cleanable_range
 from stratalog.clean.select import Bound, LogFacts, bound_of
 from stratalog.clean.settings import TopicCleaning
 from stratalog.clean.states import NONE, State
+from stratalog.ledger.manifest import Generation, is_outdated
 from stratalog.log.view import LogView
 from stratalog.record.layout import INT64_MAX
 from stratalog.segment.names import TopicPartition
@@ -173,6 +175,49 @@ def sections_of(view: LogView, cleanable: CleanableRange) -> Sections:
         clean_bytes -= cut.size_bytes  # it is in both of the range's numbers
     uncleanable_bytes = sealed_bytes - clean_bytes - cleanable.cleanable_bytes
     return Sections(clean_bytes, cleanable.cleanable_bytes, uncleanable_bytes, active_bytes)
+
+
+def ledger_facts_of(
+    topic_partition: TopicPartition,
+    view: LogView,
+    current: Generation | None,
+    topic: TopicCleaning,
+    *,
+    state: State = NONE,
+    note: Note = _EMPTY_NOTE,
+    retention_waits: bool = False,
+) -> LogFacts:
+    """A log in ledger mode as `select` sees it. `current`: the ledger in use."""
+    if current is not None and not (
+        view.log_start_offset <= current.horizon <= view.log_end_offset
+    ):
+        current = None  # the log does not follow on it: it is made anew
+    order, outdated_order = order_name(topic.order, topic.version_header), ""
+    if current is not None and is_outdated(current, order, view.log_start_offset):
+        outdated_order, current = current.order, None
+    first_dirty = view.log_start_offset if current is None else current.horizon
+    end = max(min(view.log_end_offset, view.last_stable_offset), first_dirty)
+    backlog = backlog_bytes(view, first_dirty, end)
+    failure = note.failure
+    return LogFacts(
+        topic_partition,
+        0 if current is None else current.size_bytes,
+        backlog,
+        first_dirty,
+        end,
+        bound=Bound.OPEN_TRANSACTION if end < view.log_end_offset else Bound.ACTIVE_SEGMENT,
+        is_compacted=topic.is_compacted,
+        min_dirty_ratio=topic.min_dirty_ratio,
+        max_lag_ms=INT64_MAX,
+        next_expiry_ms=None if current is None or topic.by_segment else current.next_expiry_ms,
+        state=state,
+        quarantined_until_ms=None if failure is None else failure.retry_at_ms,
+        quarantine_cause="" if failure is None else failure.cause,
+        backlog_bytes=backlog,
+        threshold_bytes=topic.threshold_bytes,
+        retention_waits=retention_waits,
+        outdated_order=outdated_order,
+    )
 
 
 def facts_of(

@@ -23,7 +23,7 @@ from stratalog.segment.names import STATE_DIRECTORY
 HISTORY_FILE = "cleaner-history"
 KEPT = 256
 _MAX_CAUSE = 1000
-_TEXTS = frozenset({"trigger", "result", "engine", "thread", "cause"})
+_TEXTS = frozenset({"trigger", "result", "engine", "thread", "cause", "mode"})
 _MAX_BYTES = 64 << 20
 
 
@@ -31,9 +31,10 @@ _MAX_BYTES = 64 << 20
 class Entry:
     """One round, as Kafka's log cleaner reports it, and why it ran and how it ended (CLN-9).
 
-    `trigger`: `forced`, `ratio`, `expired_tombstones`, `asked`, `command` or `forget`; `result`:
-    `cleaned`, `aborted` or `failed`, with `cause`. Offsets are those of the dirty part and of the
-    round's end; bytes are of `.log` files, records count control records.
+    `trigger`: `forced`, `ratio`, `backlog`, `expired_tombstones`, `asked`, `command` or `forget`;
+    `result`: `cleaned`, `aborted` or `failed`, with `cause`. Offsets are those of the dirty part
+    and of the round's end; bytes are of `.log` files, records count control records. `mode`: the
+    topic's `compaction.mode`; in ledger mode `generation` is the number of what was made.
     """
 
     started_ms: int
@@ -58,6 +59,8 @@ class Entry:
     rewrite_ms: int = 0
     throttled_ms: int = 0
     drops: Drops = field(default_factory=Drops)
+    mode: str = "inplace"
+    generation: int = 0
 
     @property
     def bytes_saved(self) -> int:

@@ -17,6 +17,8 @@ from stratalog.base.limits import (
     MAX_DECOMPRESSED_BATCH_BYTES,
 )
 from stratalog.record.layout import INT64_MAX
+from stratalog.segment.names import FileKind
+from stratalog.segment.segment import segment_path
 from stratalog.segment.txn_index import AbortedTxn
 
 SLOT_BYTES = 24
@@ -76,7 +78,13 @@ class CleanSpec:
 
 @dataclass(frozen=True, slots=True)
 class SourceSegment:
-    """A segment as it is before the clean. `next_offset`: the base offset of the one after it."""
+    """A segment as it is before the clean. `next_offset`: the base offset of the one after it.
+
+    `path`: its `.log` file, where that is not the one of its base offset in the job's directory;
+    its indexes lie beside it. `start`: where its first byte lies there, the begin of a batch;
+    `size_bytes` counts from there on. `may_stay`: if nothing changes in it, nothing is written; who
+    makes a ledger wants a copy of what still is a part of the raw log.
+    """
 
     base_offset: int
     next_offset: int
@@ -84,6 +92,20 @@ class SourceSegment:
     offset_index_bytes: int
     time_index_bytes: int
     modified_ms: int
+    path: str = ""
+    start: int = 0
+    may_stay: bool = True
+
+    @property
+    def end(self) -> int:
+        """The position behind its last byte."""
+        return self.start + self.size_bytes
+
+    def file_path(self, directory: str, kind: FileKind = FileKind.LOG) -> str:
+        """One of its files, in a job that works in `directory`."""
+        if not self.path:
+            return segment_path(directory, self.base_offset, kind)
+        return self.path.removesuffix(FileKind.LOG.value) + kind.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,22 +16,26 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from operator import is_
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
+    CorruptionError,
     RoundAbortedError,
     StratalogError,
     UnknownPartitionError,
     UsageError,
 )
 from stratalog.base.filesystem import FileSystem
-from stratalog.clean.facts import Measured, facts_of, measure
+from stratalog.clean.facts import Measured, facts_of, ledger_facts_of, measure
 from stratalog.clean.history import Entry
 from stratalog.clean.memory import CleanerMemory
 from stratalog.clean.note import UNKNOWN, Note
 from stratalog.clean.select import Explanation, LogFacts, choose, explain, rank
 from stratalog.clean.settings import CleanerSettings, TopicCleaning
 from stratalog.clean.states import State
+from stratalog.ledger.copies import LedgerCopies
+from stratalog.ledger.ledgers import Ledgers
 from stratalog.log.log_store import LogStore
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.view import LogView
@@ -71,6 +75,17 @@ class Grabbed:
     dirty_ratio: float
     is_expired: bool
     request: Request | None = None
+    told: Request | None = None
+    """Who is told what came of it: `request`, or whoever asks while it goes on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _KnownLedger:
+    """The facts of a log in ledger mode, and what they were made of; `view` is weak."""
+
+    view: weakref.ref[LogView]
+    made_of: tuple[object, ...]
+    facts: LogFacts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,16 +128,21 @@ class CleanerManager(CleanerMemory):
         self._known: dict[TopicPartition, _Known] = {}
         self._asked: dict[TopicPartition, Request] = {}
         self._unknown: dict[TopicPartition, None] = {}
+        self._running: dict[TopicPartition, Request] = {}
+        self._known_ledgers: dict[TopicPartition, _KnownLedger] = {}
+        self.ledgers = Ledgers(store, filesystem)
+        self.copies = LedgerCopies(self.ledgers)
+        store.attach_copies(self.copies)
 
     # -- what is known ----------------------------------------------------------------------------
 
     def facts(self) -> list[LogFacts]:
-        """All compacted logs that take writes, as `select` sees them now."""
+        """All logs that are cleaned and take writes, as `select` sees them now."""
         now_ms = self._clock.now_ms()
         found = []
         for key, log in self._store.writable_logs():
             topic = self._topic_of(key)
-            if topic.is_compacted:
+            if topic.is_cleaned:
                 facts = self._facts_of(key, log, topic, now_ms)
                 if facts is not None:
                     found.append(facts)
@@ -140,6 +160,8 @@ class CleanerManager(CleanerMemory):
     def _facts_of(
         self, key: TopicPartition, log: PartitionLog, topic: TopicCleaning, now_ms: int
     ) -> LogFacts | None:
+        if topic.uses_ledger:
+            return self._ledger_facts_of(key, log, topic, now_ms)
         known = self._known.get(key)
         try:
             view = log.view
@@ -190,6 +212,32 @@ class CleanerManager(CleanerMemory):
             self._unknown.pop(key, None)
         return facts
 
+    def _ledger_facts_of(
+        self, key: TopicPartition, log: PartitionLog, topic: TopicCleaning, now_ms: int
+    ) -> LogFacts | None:
+        self._unknown.pop(key, None)
+        try:
+            view = log.view
+            note = self._notes.get(key) or self.note_of(key)
+            current = self.ledgers.manifest(key).current
+            state = self._states.of(key)
+        except CorruptionError as error:
+            if log.is_writable and not self.note_of(key).waits(now_ms):
+                self.blame(key, error)
+            return None
+        except StratalogError:
+            return None  # it was closed or deleted meanwhile, or its disk fails
+        waits = self.copies.waits(key)
+        made_of = (current, topic, note, state, waits)
+        known = self._known_ledgers.get(key)
+        if known is not None and known.view() is view and all(map(is_, known.made_of, made_of)):
+            return known.facts
+        facts = ledger_facts_of(
+            key, view, current, topic, state=state, note=note, retention_waits=waits
+        )
+        self._known_ledgers[key] = _KnownLedger(weakref.ref(view), made_of, facts)
+        return facts
+
     def explain(self, topic_partition: TopicPartition) -> Explanation:
         """Why a partition is or is not cleaned, with its place in the queue (CLN-10)."""
         facts = self.facts_of(topic_partition)
@@ -221,17 +269,22 @@ class CleanerManager(CleanerMemory):
     # -- rounds -----------------------------------------------------------------------------------
 
     def ask(self, request: Request) -> Request:
-        """Put a request in the queue; one that waits for the same is answered in its place.
+        """Put a request in the queue; one that waits for the same is answered in its place, and so
+        is, in ledger mode, a run that goes on (LDG-2).
 
         Raises `UnknownPartitionError`, `UsageError` if the topic is not compacted or is paused.
         """
         key = request.topic_partition
         self._store.get(key)
-        if not self._topic_of(key).is_compacted:
+        topic = self._topic_of(key)
+        if not topic.is_cleaned:
             raise UsageError(f"{key}: cleanup.policy is without compact: nothing is cleaned there")
         if self.note_of(key).paused:
             raise UsageError(f"{key}: cleaning is paused; `stratalog compaction resume` ends that")
         with self._lock:
+            running = self._running.get(key)
+            if topic.uses_ledger and running is not None:
+                return running
             waiting = self._asked.get(key)
             if waiting is not None:
                 if waiting.trigger != request.trigger or request.forgotten:
@@ -258,7 +311,8 @@ class CleanerManager(CleanerMemory):
                 for key, request in self._asked.items():
                     if self.start(key):
                         del self._asked[key]
-                        return Grabbed(key, request.trigger, 0.0, False, request)
+                        self._running[key] = request
+                        return Grabbed(key, request.trigger, 0.0, False, request, request)
             now_ms = self._clock.now_ms()
             choice = choose(self.facts(), now_ms)
             if choice is None:
@@ -268,18 +322,35 @@ class CleanerManager(CleanerMemory):
             facts = choice.facts
             expiry_ms = facts.next_expiry_ms
             is_expired = expiry_ms is not None and expiry_ms <= now_ms
-            return Grabbed(
-                facts.topic_partition, choice.reason.value, facts.dirty_ratio, is_expired
-            )
+            key, trigger = facts.topic_partition, choice.reason.value
+            told = Request(key, trigger, rolls=False)
+            with self._lock:
+                self._running[key] = told
+            return Grabbed(key, trigger, facts.dirty_ratio, is_expired, told=told)
         return None
+
+    def done(self, topic_partition: TopicPartition) -> None:
+        """The round has ended; nobody joins it any more."""
+        with self._lock:
+            self._running.pop(topic_partition, None)
+            super().done(topic_partition)
+
+    def ledger_made(self, topic_partition: TopicPartition) -> None:
+        """A run has ended well: nothing has failed, and retention need not wait for it. Raises
+        `StorageIOError`."""
+        self.copies.has_run(topic_partition)
+        self._change_note(topic_partition, lambda note: replace(note, failure=None))
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """See `Work`."""
         super().forget(topic_partition)
         with self._lock:
             self._known.pop(topic_partition, None)
+            self._known_ledgers.pop(topic_partition, None)
             self._unknown.pop(topic_partition, None)
             request = self._asked.pop(topic_partition, None)
+        self.ledgers.forget(topic_partition)
+        self.copies.has_run(topic_partition)
         if request is not None:
             request.error = UnknownPartitionError(f"{topic_partition} has been deleted")
             request.done.set()

@@ -30,6 +30,7 @@ from stratalog.clean.note import Failure, Note, read_note, write_note
 from stratalog.clean.settings import CleanerSettings
 from stratalog.clean.states import Step
 from stratalog.clean.states_keeper import StatesKeeper
+from stratalog.ledger.manifest import LEDGERS_DIRECTORY
 from stratalog.log.log_store import LogStore
 from stratalog.segment.names import TopicPartition
 
@@ -111,7 +112,9 @@ class CleanerMemory(StatesKeeper):
     def failed(self, topic_partition: TopicPartition, error: BaseException) -> Failure:
         """Cleaning failed: the partition is tried again after its back-off (CLN-7)."""
         cause = " ".join(str(error).split()) or type(error).__name__
-        if isinstance(error, CorruptionError):
+        # What a ledger alone holds nobody can mend; one that the log still has is made anew.
+        is_in_ledger = isinstance(error, CorruptionError) and f"{LEDGERS_DIRECTORY}/" in str(error)
+        if isinstance(error, CorruptionError) and not is_in_ledger:
             cause += "; `stratalog log repair` shows what can be done"
         now_ms = self._clock.now_ms()
         failures: list[Failure] = []

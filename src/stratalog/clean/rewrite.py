@@ -24,7 +24,6 @@ from stratalog.clean.decide import DecideContext, DecidedChunk, decide_chunk
 from stratalog.clean.job import CleanedGroup, SourceSegment, Volume
 from stratalog.segment import index_builder, txn_index
 from stratalog.segment.names import FileKind, part_name
-from stratalog.segment.segment import segment_path
 from stratalog.segment.txn_index import AbortedTxn
 
 _COPY_BYTES = 1 << 20
@@ -59,7 +58,7 @@ class GroupRewriter:
         self._failed = False
         self._output = GroupOutput(filesystem, context, self._group, tag, attempt)
         self._position = 0
-        self._is_copy = len(self._group) == 1 and not txn_index_changes(context, self._group)
+        self._is_copy = may_stay(context, self._group)
         # What each source gave so far; the group's volume is their sum.
         self._volumes = [Volume(bytes_before=segment.size_bytes) for segment in self._group]
         self._next_expiry_ms: int | None = None
@@ -204,10 +203,12 @@ class GroupOutput:
         self._add(entries)
 
     def copy_source(self, start: int, end: int) -> None:
-        """Bytes [start, end) of a single source come to the same place of the log file."""
+        """Bytes [start, end) of a single source, counted from its first, come to the same place of
+        the log file."""
         self.create()
-        path = segment_path(self._context.job.directory, self._group[0].base_offset, FileKind.LOG)
-        copy_bytes(self._filesystem, path, start, end, self.pwrite, start)
+        source = self._group[0]
+        path, first = source.file_path(self._context.job.directory), source.start
+        copy_bytes(self._filesystem, path, first + start, first + end, self.pwrite, start)
 
     def finish(self) -> tuple[tuple[str, str], ...]:
         """Write the indexes, fsync, set the last source's time; (kind, name) of each file."""
@@ -249,6 +250,12 @@ class GroupOutput:
     def _path(self, kind: FileKind) -> str:
         name = part_name(self._group[0].base_offset, kind, self._tag, self._attempt)
         return os.path.join(self._context.job.directory, name)
+
+
+def may_stay(context: DecideContext, group: Sequence[SourceSegment]) -> bool:
+    """Whether nothing is to be written for a group in which nothing changes (CMP-19)."""
+    is_single = len(group) == 1 and group[0].may_stay
+    return is_single and not txn_index_changes(context, group)
 
 
 def txn_index_changes(context: DecideContext, group: Sequence[SourceSegment]) -> bool:

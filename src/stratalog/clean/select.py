@@ -6,6 +6,8 @@ has `compact`, and there is something below its first uncleanable offset. Of tho
     FORCED              it has cleanable bytes, and max.compaction.lag.ms has passed since the
                         earliest timestamp of its first uncleaned segment: earliest deadline first
     RATIO               its dirty ratio is above min.cleanable.dirty.ratio: highest ratio first
+    BACKLOG             in ledger mode: more bytes than compaction.threshold have come since the
+                        last ledger, or retention waits for the next: largest backlog first
     EXPIRED_TOMBSTONES  a tombstone or marker below its first uncleanable offset may go, even with
                         nothing new to clean: earliest expiry first
 
@@ -19,7 +21,7 @@ Invariants
 - I3  The minimum lag holds for forced logs too: it is part of the cleanable range, and without
       cleanable bytes no deadline counts (CLN-2).
 
-Source: CLN-2, CMP-2, CMP-3, CMP-9; Kafka's LogCleanerManager.grabFilthiestCompactedLog.
+Source: CLN-2, CMP-2, CMP-3, CMP-9, LDG-2; Kafka's LogCleanerManager.grabFilthiestCompactedLog.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ class Reason(Enum):
 
     FORCED = "forced"
     RATIO = "ratio"
+    BACKLOG = "backlog"
     EXPIRED_TOMBSTONES = "expired_tombstones"
 
 
@@ -53,6 +56,7 @@ class Obstacle(Enum):
     QUARANTINED = "quarantined"
     NOTHING_CLEANABLE = "nothing_cleanable"
     RATIO_TOO_LOW = "ratio_too_low"
+    BELOW_THRESHOLD = "below_threshold"
 
 
 class Bound(Enum):
@@ -81,6 +85,11 @@ class LogFacts:
     anything below 1, is unknown and forces nothing, as in Kafka. `next_expiry_ms`: when the first
     tombstone or marker below `first_uncleanable` may go (CMP-9), None for never.
     `quarantined_until_ms`: when an error's back-off ends (CLN-7), INT64_MAX for never.
+
+    In ledger mode `backlog_bytes` is what no ledger has taken, which is dirty, and the ledger is
+    what is clean; the dirty part begins at the horizon. `threshold_bytes` 0: nothing is done by
+    itself, unless `retention_waits`, or the ledger was made by another order of versions,
+    `outdated_order`, and does not count any more.
     """
 
     topic_partition: TopicPartition
@@ -97,6 +106,23 @@ class LogFacts:
     state: State = NONE
     quarantined_until_ms: int | None = None
     quarantine_cause: str = ""
+    backlog_bytes: int | None = None
+    threshold_bytes: int = 0
+    retention_waits: bool = False
+    outdated_order: str = ""
+
+    @property
+    def uses_ledger(self) -> bool:
+        """Whether what is made is a ledger."""
+        return self.backlog_bytes is not None
+
+    @property
+    def has_backlog(self) -> bool:
+        """Whether the next ledger is due."""
+        backlog_bytes = self.backlog_bytes or 0
+        is_above = 0 < self.threshold_bytes < backlog_bytes
+        is_wanted = self.retention_waits or self.outdated_order != ""
+        return is_above or (is_wanted and self.first_dirty < self.first_uncleanable)
 
     @property
     def dirty_ratio(self) -> float:
@@ -153,14 +179,16 @@ _Key = tuple[float, int, str, int, LogFacts]
 the facts are never compared."""
 
 
-def _queues(facts: Iterable[LogFacts], now_ms: int) -> tuple[list[_Key], list[_Key], list[_Key]]:
+def _queues(facts: Iterable[LogFacts], now_ms: int) -> tuple[list[_Key], ...]:
     """The eligible logs of each reason, unsorted. Written out: this loop sees every log."""
     forced: list[_Key] = []
     by_ratio: list[_Key] = []
+    by_backlog: list[_Key] = []
     expired: list[_Key] = []
     none = Kind.NONE
     for log in facts:
-        if not log.is_compacted or log.state.kind is not none:
+        backlog_bytes = log.backlog_bytes
+        if not (log.is_compacted or backlog_bytes is not None) or log.state.kind is not none:
             continue
         dirty_bytes = log.dirty_bytes
         total_bytes = log.clean_bytes + dirty_bytes
@@ -171,7 +199,13 @@ def _queues(facts: Iterable[LogFacts], now_ms: int) -> tuple[list[_Key], list[_K
             continue
         expiry_ms = log.next_expiry_ms
         name = log.topic_partition
-        if dirty_bytes > 0:
+        if backlog_bytes is not None:
+            if log.has_backlog:
+                by_backlog.append((-backlog_bytes, -dirty_bytes, name.topic, name.partition, log))
+                continue
+            if log.threshold_bytes <= 0:
+                continue  # only when it is asked for
+        elif dirty_bytes > 0:
             deadline_ms = log.deadline_ms if log.max_lag_ms != INT64_MAX else None
             if deadline_ms is not None and now_ms > deadline_ms:
                 forced.append((deadline_ms, -dirty_bytes, name.topic, name.partition, log))
@@ -182,7 +216,7 @@ def _queues(facts: Iterable[LogFacts], now_ms: int) -> tuple[list[_Key], list[_K
                 continue
         if expiry_ms is not None and expiry_ms <= now_ms:
             expired.append((expiry_ms, -dirty_bytes, name.topic, name.partition, log))
-    return forced, by_ratio, expired
+    return forced, by_ratio, by_backlog, expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +259,10 @@ class Explanation:
             "state": str(facts.state),
             "quarantined_until_ms": facts.quarantined_until_ms,
             "quarantine_cause": facts.quarantine_cause,
+            "mode": "ledger" if facts.uses_ledger else "inplace",
+            "backlog_bytes": facts.backlog_bytes,
+            "threshold_bytes": facts.threshold_bytes,
+            "retention_waits": facts.retention_waits,
         }
 
 
@@ -255,6 +293,16 @@ def _cause(facts: LogFacts, reason: Reason, now_ms: int) -> str:
             f"its first uncleaned segment began {span(age_ms)} ago, "
             f"which is over max.compaction.lag.ms={facts.max_lag_ms}"
         )
+    if reason is Reason.BACKLOG and facts.outdated_order:
+        return (
+            f"its ledger was made by compaction.strategy={facts.outdated_order}, which is another "
+            f"by now: it is made anew from offset {facts.first_dirty} on"
+        )
+    if reason is Reason.BACKLOG:
+        past = f"{facts.backlog_bytes} bytes past the ledger's horizon, offset {facts.first_dirty}"
+        if 0 < facts.threshold_bytes < (facts.backlog_bytes or 0):
+            return f"its backlog of {past}, is above compaction.threshold={facts.threshold_bytes}"
+        return f"retention waits for a ledger that holds its backlog of {past}"
     if reason is Reason.RATIO:
         return f"{_ratio(facts)} is above min.cleanable.dirty.ratio={facts.min_dirty_ratio}"
     assert facts.next_expiry_ms is not None
@@ -266,7 +314,7 @@ def _cause(facts: LogFacts, reason: Reason, now_ms: int) -> str:
 
 def _obstacle(facts: LogFacts, now_ms: int) -> tuple[Obstacle, str]:
     """The first thing that keeps a log from being chosen; one that `choose` has not chosen."""
-    if not facts.is_compacted:
+    if not (facts.is_compacted or facts.uses_ledger):
         return Obstacle.NOT_COMPACTED, "its cleanup.policy does not contain compact"
     if facts.state.kind is Kind.IN_PROGRESS:
         return Obstacle.IN_PROGRESS, "a cleaner thread is working on it now"
@@ -280,11 +328,30 @@ def _obstacle(facts: LogFacts, now_ms: int) -> tuple[Obstacle, str]:
         cause = f" ({facts.quarantine_cause})" if facts.quarantine_cause else ""
         wait = "only if asked for" if until_ms == INT64_MAX else f"in {span(until_ms - now_ms)}"
         return Obstacle.QUARANTINED, f"cleaning it has failed{cause}; it is tried again {wait}"
+    if facts.uses_ledger:
+        return _no_ledger_due(facts, now_ms)
     if facts.dirty_bytes <= 0:
         return Obstacle.NOTHING_CLEANABLE, f"{_nothing(facts)}{_coming(facts, now_ms)}"
     return Obstacle.RATIO_TOO_LOW, (
         f"{_ratio(facts)} is not above min.cleanable.dirty.ratio={facts.min_dirty_ratio}"
         f"{_coming(facts, now_ms)}"
+    )
+
+
+def _no_ledger_due(facts: LogFacts, now_ms: int) -> tuple[Obstacle, str]:
+    if facts.first_dirty >= facts.first_uncleanable:
+        held = {Bound.OPEN_TRANSACTION: "where an open transaction begins"}
+        where = held.get(facts.bound, "the end of the log")
+        text = f"its ledger reaches {where}, offset {facts.first_uncleanable}"
+        return Obstacle.NOTHING_CLEANABLE, text + _coming(facts, now_ms)
+    if facts.threshold_bytes <= 0:
+        return Obstacle.BELOW_THRESHOLD, (
+            f"compaction.threshold is 0: its backlog of {facts.backlog_bytes} bytes goes into a "
+            "ledger when somebody asks for it"
+        )
+    return Obstacle.BELOW_THRESHOLD, (
+        f"its backlog of {facts.backlog_bytes} bytes is not above "
+        f"compaction.threshold={facts.threshold_bytes}{_coming(facts, now_ms)}"
     )
 
 

@@ -90,7 +90,9 @@ class TopicCleaning:
     """What a choice and a round go by, of one topic. Sizes in bytes, times in ms.
 
     `is_compacted`: the policy has `compact`; `deletes`: it has `delete`. `segment_bytes` is what
-    `internal.segment.bytes` says, if it does.
+    `internal.segment.bytes` says, if it does. `uses_ledger`: what is cleaned is a copy beside the
+    log, whatever the policy; `threshold_bytes`: the backlog above which that is done by itself, 0
+    for never; `ledgers_retained`: how many such copies are kept.
     """
 
     is_compacted: bool = False
@@ -107,6 +109,14 @@ class TopicCleaning:
     order: Order = Order.OFFSET
     version_header: str = ""
     by_segment: bool = False
+    uses_ledger: bool = False
+    threshold_bytes: int = 0
+    ledgers_retained: int = 2
+
+    @property
+    def is_cleaned(self) -> bool:
+        """Whether the cleaner has to do with the topic at all."""
+        return self.is_compacted or self.uses_ledger
 
 
 def spec_of(

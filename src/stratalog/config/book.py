@@ -38,8 +38,9 @@ Words = Mapping[str, str]
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
-_Key = tuple[tuple[str, ...], str | None]
-"""The namespaces that a topic lies in, and the topic itself if it has words of its own."""
+_Key = tuple[tuple[str, ...], str | None, bool]
+"""The namespaces that a topic lies in, the topic itself if it has words of its own, and whether it
+goes by the table's defaults although the book has others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,9 @@ class SettingsBook:
     """Settings of every level; raises `InvalidConfigError` if they are not valid as a whole.
 
     `broker`: a broker's file. `dynamic_broker`: what was changed of it at run time, over it.
-    `defaults`: those of a command where they differ from the table's. The mappings become the
-    book's: whoever gives them leaves them alone.
+    `defaults`: those of a command where they differ from the table's; not for the topics in `made`,
+    of which all is known that anybody has said of them. The mappings become the book's: whoever
+    gives them leaves them alone.
     """
 
     broker: Words = field(default_factory=dict)
@@ -57,14 +59,18 @@ class SettingsBook:
     dynamic_broker: Words = field(default_factory=dict)
     overrides: Words = field(default_factory=dict)
     defaults: Mapping[str, Value] = field(default_factory=dict)
+    made: frozenset[str] = frozenset()
     _known: dict[_Key, Settings] = field(default_factory=dict, repr=False, compare=False)
     _base: Settings = field(init=False, repr=False, compare=False)
+    _base_of_made: Settings = field(init=False, repr=False, compare=False)
     _lengths: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         set_once = object.__setattr__  # what is derived from the fields of a frozen value
         set_once(self, "_lengths", tuple(sorted({len(prefix) for prefix in self.namespaces})))
-        set_once(self, "_base", self._broker_settings())
+        set_once(self, "_base", self._broker_settings(self.defaults))
+        own = self._broker_settings({}) if self.defaults and self.made else self._base
+        set_once(self, "_base_of_made", own)
         self._of_namespaces(())
         for prefix in self.namespaces:
             with _titled(f"prefix {prefix}"):
@@ -76,13 +82,17 @@ class SettingsBook:
 
     def of(self, topic: str) -> Settings:
         """A topic's settings, also those of one that nobody has named here."""
-        prefixes = self._prefixes(topic)
+        prefixes, is_made = self._prefixes(topic), self._is_made(topic)
         if topic not in self.topics:
-            return self._of_namespaces(prefixes)
-        key = (prefixes, topic)
+            return self._of_namespaces(prefixes, is_made)
+        key = (prefixes, topic, is_made)
         if key not in self._known:
             self._known[key] = self._of_topic(topic, self.topics[topic])
         return self._known[key]
+
+    def of_prefix(self, prefix: str) -> Settings:
+        """Those of a topic whose name begins so and of which nobody says more."""
+        return self._of_namespaces(self._prefixes(prefix), bool(self.made and self.defaults))
 
     def of_broker(self) -> Settings:
         """The broker's own settings, and those of a topic that nobody says anything of."""
@@ -98,12 +108,31 @@ class SettingsBook:
         old = self._known.copy().items()  # others may add to it meanwhile
         known = {key: settings for key, settings in old if key[1] != topic}
         if topic in topics:
-            known[self._prefixes(topic), topic] = self._of_topic(topic, topics[topic])
+            key = (self._prefixes(topic), topic, self._is_made(topic))
+            known[key] = self._of_topic(topic, topics[topic])
         return replace(self, topics=topics, _known=known)
+
+    def with_overrides(self, words: Words) -> SettingsBook:
+        """The book with `words` over everything that is said of any topic; as `with_topic`."""
+        return replace(self, overrides={**self.overrides, **words}, _known={})
 
     def without_topic(self, topic: str) -> SettingsBook:
         """The book after a topic is gone, with nothing said of it."""
-        return self.with_topic(topic, {}, tuple(self.topics.get(topic, ())))
+        return self.with_topic(topic, {}, tuple(self.topics.get(topic, ()))).without_made(topic)
+
+    def with_made(self, topic: str) -> SettingsBook:
+        """The book after a topic was made here: what nobody has said of it, is not said."""
+        return self._with_made(topic, self.made | {topic})
+
+    def without_made(self, topic: str) -> SettingsBook:
+        """The book after a topic that was made here is gone."""
+        return self._with_made(topic, self.made - {topic})
+
+    def _with_made(self, topic: str, made: frozenset[str]) -> SettingsBook:
+        if made == self.made:
+            return self
+        known = {key: value for key, value in self._known.copy().items() if key[1] != topic}
+        return replace(self, made=made, _known=known)
 
     def with_namespace(self, prefix: str, words: Words, delete: Iterable[str] = ()) -> SettingsBook:
         """The book with a change at the topics whose names start with `prefix`; as `with_topic`."""
@@ -147,27 +176,30 @@ class SettingsBook:
         heads = (topic[:length] for length in self._lengths if length <= len(topic))
         return tuple(head for head in heads if head in self.namespaces)
 
-    def _of_namespaces(self, prefixes: tuple[str, ...]) -> Settings:
+    def _is_made(self, topic: str) -> bool:
+        return bool(self.defaults) and topic in self.made
+
+    def _of_namespaces(self, prefixes: tuple[str, ...], is_made: bool = False) -> Settings:
         """Of a topic that lies in these namespaces and has no words of its own."""
-        key = (prefixes, None)
+        key = (prefixes, None, is_made)
         if key not in self._known:
-            self._known[key] = self._finished(self._below(prefixes))
+            self._known[key] = self._finished(self._below(prefixes, is_made))
         return self._known[key]
 
     def _of_topic(self, topic: str, words: Words) -> Settings:
         _check_name(topic)
-        below = self._below(self._prefixes(topic))
+        below = self._below(self._prefixes(topic), self._is_made(topic))
         return self._finished(over(below, Given(Source.TOPIC, words, topic)))
 
-    def _below(self, prefixes: tuple[str, ...]) -> Settings:
+    def _below(self, prefixes: tuple[str, ...], is_made: bool) -> Settings:
         """The broker's and the namespaces', a topic's and the command line's still missing."""
-        settings = self._base
+        settings = self._base_of_made if is_made else self._base
         for prefix in prefixes:
             settings = over(settings, Given(Source.NAMESPACE, self.namespaces[prefix], prefix))
         return settings
 
-    def _broker_settings(self) -> Settings:
-        settings = unset(self.defaults)
+    def _broker_settings(self, defaults: Mapping[str, Value]) -> Settings:
+        settings = unset(defaults)
         for source, words in (
             (Source.BROKER, self.broker),
             (Source.DYNAMIC_BROKER, self.dynamic_broker),
@@ -222,5 +254,5 @@ def _changed_at(
 
 
 def _lies_in(key: _Key, prefix: str) -> bool:
-    prefixes, topic = key
+    prefixes, topic, _ = key
     return any(place.startswith(prefix) for place in (*prefixes, topic or ""))

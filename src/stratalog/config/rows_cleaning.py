@@ -112,6 +112,38 @@ CLEANING = (
         synonyms=names("log.cleaner.compaction.retain.null.key"),
         is_ours=True,
     ),
+    Setting(
+        "compaction.mode",
+        Kind.STRING,
+        "inplace",
+        "What cleaning does: inplace rewrites the log itself; ledger leaves it as it is and writes "
+        "a compacted copy beside it, whatever cleanup.policy is.",
+        Effect.CHOICE,
+        one_of("inplace", "ledger"),
+        names("log.cleaner.compaction.mode"),
+        is_ours=True,
+    ),
+    Setting(
+        "compaction.threshold",
+        Kind.LONG,
+        0,
+        "Bytes that were appended since the last ledger above which the next one is made by "
+        "itself; 0: only when it is asked for. For compaction.mode=ledger.",
+        Effect.CHOICE,
+        at_least(0),
+        names("log.cleaner.compaction.threshold"),
+        is_ours=True,
+    ),
+    Setting(
+        "compaction.ledgers.retained",
+        Kind.INT,
+        2,
+        "How many ledgers of a partition are kept, the one in use among them.",
+        Effect.CLEANING,
+        at_least(1),
+        names("log.cleaner.compaction.ledgers.retained"),
+        is_ours=True,
+    ),
 )
 
 CLEANER = (

@@ -95,6 +95,40 @@ class NoWork:
         return
 
 
+class Copies(Protocol):
+    """Whoever makes copies of what logs hold, and has to before it goes: ledgers (LDG-1).
+
+    The store calls it with its lock held: it waits for nobody who could wait for the store.
+    """
+
+    def held_from(self, topic_partition: TopicPartition, settings: LogSettings) -> int | None:
+        """What of a log ends above this offset stays, whatever its age and size, as it is not
+        copied yet; None: nothing has to wait."""
+        ...
+
+    def retention_waits(self, topic_partition: TopicPartition) -> None:
+        """Something stays for that reason."""
+        ...
+
+    def cut_back(self, topic_partition: TopicPartition, end_offset: int) -> None:
+        """The log is about to end at `end_offset`: no copy may hold what comes behind it. Durable
+        when it returns; what it raises keeps the log from being cut."""
+        ...
+
+
+class NoCopies:
+    """A store whose logs have no copies."""
+
+    def held_from(self, _topic_partition: TopicPartition, _settings: LogSettings) -> int | None:
+        return None
+
+    def retention_waits(self, _: TopicPartition) -> None:
+        return
+
+    def cut_back(self, _topic_partition: TopicPartition, _end_offset: int) -> None:
+        return
+
+
 @dataclass(slots=True)
 class Entry:
     """A partition of the store. `error`: why its log could not be opened."""
@@ -127,11 +161,16 @@ class Holdings:
         self._unwritten: set[str] = set()
         self._is_closed = False
         self._work: Work = NoWork()
+        self._copies: Copies = NoCopies()
         self.failed_dirs: dict[str, StratalogError] = {}
 
     def attach(self, work: Work) -> None:
         """From now on `work` is asked before sealed segments are changed."""
         self._work = work
+
+    def attach_copies(self, copies: Copies) -> None:
+        """From now on `copies` is asked before records go."""
+        self._copies = copies
 
     # -- what is there ----------------------------------------------------------------------------
 
@@ -155,7 +194,8 @@ class Holdings:
     @property
     def failed(self) -> dict[TopicPartition, StratalogError]:
         """The partitions whose logs could not be opened, and why."""
-        return {key: entry.error for key, entry in self._entries.items() if entry.error is not None}
+        entries = list(self._entries.items())  # others make and delete partitions meanwhile
+        return {key: entry.error for key, entry in entries if entry.error is not None}
 
     @property
     def log_dirs(self) -> list[str]:

@@ -324,6 +324,7 @@ class LogStore(Upkeep):
             log_dir = self._writable(self._entry(topic_partition).log_dir)
             log.check_writable()
             end = log.end_if_truncated_to(offset)
+            self._copies.cut_back(topic_partition, end)
             with self._guarded(log_dir):
                 if log_dir.points is not None and log_dir.points.get(topic_partition, 0) > end:
                     log_dir.points[topic_partition] = end

@@ -135,13 +135,15 @@ class RetentionDecision:
     It holds for the log that was looked at: whoever carries it out makes sure, under the log's
     lock, that those segments are still there as they were, the active one too.
 
-    `problems`: damage that kept a policy from going on; what lies behind it stays.
+    `problems`: damage that kept a policy from going on; what lies behind it stays. `held_from`: a
+    policy names what ends above this offset, which has to be copied first (`holdings.Copies`).
     """
 
     deletions: tuple[Deletion, ...]
     rolls: bool
     new_log_start_offset: int
     problems: tuple[str, ...] = ()
+    held_from: int | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -245,8 +247,10 @@ def decide(
     settings: LogSettings,
     now_ms: int,
     policies: Sequence[Policy] | None = None,
+    held_from: int | None = None,
 ) -> RetentionDecision:
     """What goes at `now_ms` (ms); `policies`: those of `settings.cleanup_policy` if None.
+    `held_from`: segments that end above this offset stay, unless the log start has passed them.
 
     Raises `UsageError` when a policy names anything but the oldest segments in their order (RET-9).
     """
@@ -256,11 +260,17 @@ def decide(
     left = view
     deletions: list[Deletion] = []
     problems: list[str] = []
+    is_held = False
     for policy in policies:
         chosen: list[Deletion] = []
         try:
             for deletion in policy(left, settings, now_ms):
                 _check_next(policy, left, len(chosen), deletion)
+                if held_from is not None and max(held_from, view.log_start_offset) < (
+                    deletion.end_offset
+                ):
+                    is_held = True
+                    break
                 chosen.append(deletion)
         except CorruptionError as error:
             # What was named before it is older: it may go, the damage stays for a repair.
@@ -274,6 +284,7 @@ def decide(
             view.log_start_offset, deletions[-1].end_offset if deletions else view.log_start_offset
         ),
         problems=tuple(problems),
+        held_from=held_from if is_held else None,
     )
 
 

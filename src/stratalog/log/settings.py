@@ -37,6 +37,9 @@ class LogSettings:
     flush_ms: int = INT64_MAX
     compression: Codec | None = None  # None keeps what the producer chose
     compression_level: int | None = None  # None: the codec's own
+    has_ledger_mode: bool = False
+    """`compaction.mode` is ledger: what this log holds is compacted into a copy beside it."""
+    ledger_threshold_bytes: int = 0
 
     @property
     def is_compacted(self) -> bool:

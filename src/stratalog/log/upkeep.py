@@ -241,14 +241,19 @@ class Upkeep(Holdings):
         now_ms = self._clock.now_ms()
         logs = () if only is not None and not only else self.writable_logs()
         decisions = {
-            key: self._decide(log, now_ms) for key, log in logs if only is None or key in only
+            key: self._decide(key, log, now_ms) for key, log in logs if only is None or key in only
         }
-        return {key: made for key, made in decisions.items() if made.deletions or made.problems}
+        return {
+            key: made
+            for key, made in decisions.items()
+            if made.deletions or made.problems or made.held_from is not None
+        }
 
-    def _decide(self, log: PartitionLog, now_ms: int) -> RetentionDecision:
+    def _decide(self, key: TopicPartition, log: PartitionLog, now_ms: int) -> RetentionDecision:
         choose = self._settings.policies
         policies = None if choose is None else choose(log.settings)
-        return decide(view_of(log.view), log.settings, now_ms, policies)
+        held_from = self._copies.held_from(key, log.settings)
+        return decide(view_of(log.view), log.settings, now_ms, policies, held_from)
 
     def run_retention(
         self, only: Collection[TopicPartition] | None = None
@@ -312,6 +317,8 @@ class Upkeep(Holdings):
         for key, made in decided.items():
             for problem in made.problems:
                 _LOG.error("%s: retention ends before damage: %s", key, problem)
+            if made.held_from is not None:
+                self._copies.retention_waits(key)
             end = made.deletions[-1].end_offset if made.deletions else 0
             # With the active segment: only if nothing was appended to it meanwhile (RET-7).
             if made.deletions and (not made.rolls or self.get(key).roll_if_end(end)):
