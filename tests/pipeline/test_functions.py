@@ -210,7 +210,14 @@ PATH = told(StringType(), "/logs/nix")
     [
         (Compact, {"dry_run": told(StringType(), "no")}, "dry_run must be a BOOLEAN, not string"),
         (Compact, {"path": told(IntegerType(), 1)}, "path must be a STRING"),
+        (Compact, {"path": told(NullType())}, "path must be a STRING, not void"),
         (Compact, {"topics": told(StringType(), "a")}, "topics must be an ARRAY of STRING"),
+        (
+            Compact,
+            {"topics": told(ArrayType(IntegerType()), [1])},
+            "topics must be an ARRAY of STRING, not array<int>",
+        ),
+        (Vacuum, {"now_ms": told(IntegerType(), -1)}, "now_ms is -1; it must be ms since 1970"),
         (Vacuum, {"retention_hours": told(IntegerType(), -1)}, "at least 0"),
         (Vacuum, {"retention_hours": told(StringType(), "1")}, "retention_hours must be a number"),
         (

@@ -8,10 +8,12 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
@@ -19,9 +21,11 @@ from stratalog.base.clock import FixedClock
 from stratalog.base.errors import CorruptionError, StorageIOError, UsageError
 from stratalog.cli import main as stratalog
 from stratalog.pipeline import remote, remote_task
+from stratalog.pipeline import snapshot as snapshot_module
 from stratalog.pipeline.remote import compact_to
 from stratalog.pipeline.remote_manifest import MANIFEST, decode, new_directory
 from stratalog.pipeline.remote_target import Location
+from stratalog.pipeline.snapshot import snapshot
 from stratalog.pipeline.source import StratalogDataSource
 from stratalog.record.kernel.compile import JIT
 from tests.clean.test_properties import features_of, random_case, seeds
@@ -29,6 +33,7 @@ from tests.log.helpers import NOW, contents, open_log, records
 from tests.oracle import golden_rounds
 from tests.pipeline.object_server import ObjectServer, object_server, stand_in_session
 from tests.pipeline.source_rows import naive_latest
+from tests.pipeline.test_snapshot_random import Here
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -432,3 +437,27 @@ def test_a_manifest_that_somebody_else_wrote_is_refused(tmp_path: Path, logs: Pa
     (tmp_path / "location" / MANIFEST).write_bytes(b"{}")
     with pytest.raises(CorruptionError, match="is no manifest"):
         remote.find_places([str(tmp_path / "location")], remote.Choice())
+
+
+@pytest.mark.requirement("SPK-7")
+def test_a_snapshot_of_logs_in_a_bucket(
+    s3: ObjectServer, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, then built upon the last one, with the rows of the source's `view=latest`."""
+    monkeypatch.setattr(snapshot_module, "watched", lambda *_: nullcontext())
+    uri, out = s3.put(logs, "snapshot"), tmp_path / "out"
+    columns = ("topic", "partition", "offset", "key", "value")
+
+    def taken(**options: Any) -> list[dict[str, Any]]:
+        snapshot(Here(), uri, out, clock=CLOCK, **s3.options, **options)
+        found = pq.read_table(out / "current").select(columns).to_pylist()
+        return sorted(found, key=lambda row: (row["topic"], row["partition"], row["offset"]))
+
+    def expected() -> list[dict[str, Any]]:
+        return [{name: row[name] for name in columns} for row in rows(uri, s3, view="latest")]
+
+    assert taken() == expected() != []
+    with open_log(logs / "users-0") as log:
+        log.append_records(records(5, timestamp=NOW + 99))
+    s3.put(logs, "snapshot")
+    assert taken(incremental=True) == expected()

@@ -13,10 +13,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from stratalog.admin.report import Mode
 from stratalog.base.clock import FixedClock
 from stratalog.base.errors import (
     CorruptionError,
@@ -41,7 +43,7 @@ from stratalog.pipeline.snapshot_manifest import (
 from stratalog.pipeline.snapshot_output import ParquetOutput
 from stratalog.pipeline.snapshot_plan import as_of_bound
 from stratalog.record.builder import NewRecord
-from tests.admin.helpers import NOW_MS, records, tree, write_log
+from tests.admin.helpers import NOW_MS, records, run, tree, write_log
 from tests.log.helpers import open_log
 from tests.pipeline.test_snapshot_random import here, rows_of
 
@@ -189,11 +191,39 @@ def test_a_log_that_was_deleted_from_or_begun_anew(here: Any, logs: Path, tmp_pa
     report = take(here, logs, out, incremental=True)
     assert report.partitions[0].reason == "the last snapshot goes further, to 31"
     assert set(values(out / "current")) == {b"x", b"y", b"z"}
-    # Begun anew, and longer than it was: what lies at an offset is another record.
-    shutil.rmtree(logs / "orders-0")
-    write_log(logs / "orders-0", [[records("abcdefgh", at_ms=NOW_MS + 7)]])
+    # Begun anew, and longer than it was: what lies at an offset is another record, of another time
+    # or of the same.
+    for at_ms, keys in ((NOW_MS + 7, "abcdefgh"), (NOW_MS + 7, "abXdYfghi")):
+        shutil.rmtree(logs / "orders-0")
+        write_log(logs / "orders-0", [[records(keys, at_ms=at_ms)]])
+        report = take(here, logs, out, incremental=True)
+        assert report.partitions[0].reason == "it may be another log"
+        assert values(out / "current") == values_of_a_whole_one(here, logs, tmp_path)
+        shutil.rmtree(tmp_path / "whole", ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kinds"),
+    [
+        ("", "", ["whole"]),
+        ("version: 0\ntopic_id: a\n", "version: 0\ntopic_id: a\n", ["incremental", "unchanged"]),
+        ("version: 0\ntopic_id: a\n", "version: 0\ntopic_id: b\n", ["whole"]),
+        ("", "version: 0\ntopic_id: b\n", ["whole"]),
+        ("junk", "topic_id", ["whole"]),
+    ],
+)
+def test_a_log_that_was_cleaned_through_and_through_is_known_by_its_topic_id(
+    here: Any, logs: Path, tmp_path: Path, before: str, after: str, kinds: list[str]
+) -> None:
+    partition, out = logs / "orders-0", tmp_path / "out"
+    (partition / "partition.metadata").write_text(before)
+    take(here, logs, out)
+    append(partition, (b"k1", b"new"))
+    given = {"min.cleanable.dirty.ratio": "0"}
+    run([partition], Mode.IN_PLACE, given=given, now_ms=NOW_MS + 9)
+    (partition / "partition.metadata").write_text(after)
     report = take(here, logs, out, incremental=True)
-    assert report.partitions[0].reason == ("it was replaced while it was read, or begun anew since")
+    assert report.partitions[0].kind in kinds
     assert values(out / "current") == values_of_a_whole_one(here, logs, tmp_path)
 
 
@@ -247,7 +277,7 @@ def test_rows_as_of_an_offset_and_a_time(here: Any, logs: Path, tmp_path: Path) 
 # ---------------------------------------------------------------- refusals
 
 EMPTY = "give a directory that is empty or not there"
-WORDS = "-1 stands for latest, -2 for earliest"
+WORDS = "-1 stands for latest"
 WAYS = (
     """an offset, @MS (since 1970), a time like 2026-01-31T12:00:00Z, or {{"topic":{{"0":23}}}}"""
 )
@@ -342,9 +372,28 @@ def test_a_snapshot_of_another_source_and_a_damaged_one(
     assert take(here, logs, out).rows == 30, "a whole one mends it"
 
 
+def test_a_snapshot_without_rows_has_its_columns(here: Any, logs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    report = take(here, logs, out, as_of=0)
+    assert (report.rows, values(out / "current")) == (0, {})
+    table = pq.read_table(out / "current")
+    take(here, logs, out, incremental=True)
+    full = pq.read_table(out / "current")
+    assert (full.num_rows, full.schema) == (30, table.schema)
+    assert not (out / "current" / "part-none.parquet").exists()
+
+
+def test_a_snapshot_is_a_directory_on_a_disk(here: Any, logs: Path, tmp_path: Path) -> None:
+    for uri in ("s3://bucket/out", "hdfs://a/b", "S3:x"):
+        with pytest.raises(UsageError, match="no snapshot can be written to"):
+            take(here, logs, uri)
+    take(here, logs, f"file://{tmp_path}/out")
+    assert len(values(tmp_path / "out" / "current")) == 10
+
+
 def test_one_writer_at_a_time(here: Any, logs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with ParquetOutput(str(out)).opened(), pytest.raises(LogLockedError):
+    with ParquetOutput(str(out), pa.schema([])).opened(), pytest.raises(LogLockedError):
         take(here, logs, out)
     assert take(here, logs, out).rows == 30
 
@@ -521,5 +570,53 @@ def test_delta_tables_that_no_snapshot_has_made(
     assert {item.kind for item in report.partitions} == {"whole"}
 
 
+def test_a_delta_table_gets_other_columns(here: Any, logs: Path, tmp_path: Path) -> None:
+    lake = pytest.importorskip("deltalake")
+    out = tmp_path / "out"
+    take(here, logs, out, to="delta")
+    for headers in (True, False):
+        report = take(here, logs, out, to="delta", incremental=True, includeHeaders=headers)
+        assert {item.reason for item in report.partitions} == {"the columns are others"}
+        table = lake.DeltaTable(str(out)).to_pyarrow_table()
+        assert (table.num_rows, "headers" in table.schema.names) == (30, headers)
+        append(logs / "orders-0", (b"k1", b"next"))
+        report = take(here, logs, out, to="delta", incremental=True, includeHeaders=headers)
+        assert report.partitions[0].kind == "incremental"
+        assert lake.DeltaTable(str(out)).to_pyarrow_table().num_rows == 30
+
+
 def _ends(*_: Any) -> Any:
     raise StorageIOError("the end")
+
+
+# ---------------------------------------------------------------- what tells records apart
+
+
+def rows(*records: tuple[int, int, bytes | None, bytes | None]) -> pa.RecordBatch:
+    """(offset, ms, key, value) each."""
+    offsets, times, keys, contents = zip(*records, strict=True)
+    stamps = pa.array([ms * 1000 for ms in times], pa.timestamp("us", "UTC"))
+    texts = (pa.array(column, pa.binary()) for column in (keys, contents))
+    columns = [pa.array(offsets), stamps, *texts]
+    return pa.record_batch(columns, ["offset", "timestamp", "key", "value"])
+
+
+def test_a_fingerprint_is_of_time_key_and_value_and_not_of_where_they_lie() -> None:
+    plain = [(7, b"k", b"v"), (8, b"k", b"v"), (7, b"kv", b""), (7, b"k", None), (7, None, b"v")]
+    batch = rows(*((n, *fields) for n, fields in enumerate(plain)))
+    prints = snapshot_files.fingerprints(batch)
+    assert len(set(prints.tolist())) == len(plain)
+    assert snapshot_files.fingerprints(batch.slice(2)).tolist() == prints[2:].tolist()
+
+
+def test_another_record_at_the_offset_of_one_is_another_log(tmp_path: Path) -> None:
+    batch = rows((3, 1, b"a", b"1"), (5, 1, b"b", b"2"), (9, 1, b"c", b"3"))
+    prints = snapshot_files.fingerprints(batch)
+    left = tmp_path / "left"
+    np.array([[3, prints[0]]], np.int64).tofile(left)
+    found = snapshot_files.Survivors(2, 8, (str(left),))
+    offsets = batch.column("offset").to_numpy()
+    assert found.drops("t-0", offsets, prints).tolist() == [False, True, False]
+    np.array([[3, prints[0] + 1]], np.int64).tofile(left)
+    with pytest.raises(LogChangedError, match="t-0: was begun anew"):
+        found.drops("t-0", offsets, prints)

@@ -62,6 +62,8 @@ class Subject:
         )
         log = write_random_log(seed, directory, features, topic=f"t{seed}")
         self.partition = log.partition
+        # Or nothing would say that a log is the same one, all of whose segments were cleaned.
+        self.partition.joinpath("partition.metadata").write_text(f"version: 0\ntopic_id: {seed}\n")
         self.now_ms = NOW_MS + 1000 * HOUR_MS
         self.producer = 1000
         self.done: list[str] = []

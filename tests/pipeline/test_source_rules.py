@@ -42,11 +42,11 @@ from stratalog.base.errors import (
 )
 from stratalog.clean.local_engine import LocalEngine
 from stratalog.pipeline import batches as batches_module
+from stratalog.pipeline import locating, reading
 from stratalog.pipeline import places as places_module
-from stratalog.pipeline import reading
 from stratalog.pipeline.options import OPTIONS, read_options
-from stratalog.pipeline.planning import SourceTask
 from stratalog.pipeline.source import FilteringReader, StratalogDataSource
+from stratalog.pipeline.source_tasks import SourceTask
 from stratalog.record.builder import NewRecord
 from stratalog.record.codec import Codec
 from stratalog.record.kernel import arrow_columns as kernels
@@ -81,7 +81,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Random], None]:
     def change(random: Random) -> None:
         chunk_bytes = random.choice([64, 500, 1 << 20])
         monkeypatch.setattr(reading, "SPEC", replace(reading.SPEC, chunk_bytes=chunk_bytes))
-        monkeypatch.setattr(batches_module, "BATCH_BYTES", random.choice([1, 100, 1 << 20]))
+        monkeypatch.setattr(locating, "BATCH_BYTES", random.choice([1, 100, 1 << 20]))
         monkeypatch.setattr(batches_module, "_SMALL_BYTES", random.choice([1, 2000, 1 << 20]))
 
     return change
@@ -404,7 +404,11 @@ def test_bounds(
         ({"assign": '{"users":[7]}'}, UsageError, "there is no users-7"),
         ({"startingOffsets": "latest"}, UsageError, "cannot begin at latest"),
         ({"endingOffsets": "earliest"}, UsageError, "cannot end at earliest"),
-        ({"startingOffsets": "first"}, UsageError, "startingOffsets is no JSON"),
+        (
+            {"startingOffsets": "first"},
+            UsageError,
+            "startingOffsets is neither",
+        ),
         ({"startingOffsets": "[]"}, UsageError, "startingOffsets must look like"),
         ({"startingOffsets": '{"users":{"0":-1}}'}, UsageError, "cannot begin at latest"),
         ({"endingOffsets": '{"users":{"0":-2}}'}, UsageError, "cannot end at earliest"),
@@ -435,7 +439,7 @@ def test_bounds(
         ({"minPartitions": "0"}, UsageError, "must be greater than 0"),
         ({"maxRecordsPerPartition": "-1"}, UsageError, "must be greater than 0"),
         ({"includeHeaders": "1"}, UsageError, "must be true or false"),
-        ({"view": "compacted"}, UsageError, "view is 'compacted'; it must be raw or latest"),
+        ({"view": "newest"}, UsageError, "view is 'newest'; it must be raw or compacted or latest"),
         ({"isolation": "dirty"}, UsageError, "must be read_uncommitted or read_committed"),
         ({"view": "latest", "isolation": "read_uncommitted"}, UsageError, "committed data"),
         ({"view": "latest", "includeControl": "true"}, UsageError, "no control records"),
@@ -484,6 +488,7 @@ def test_every_option_is_read_and_those_of_a_client_are_passed_over(two_topics: 
         "includeMetadata": "true",
         "includeControl": "true",
         "view": "latest",
+        "asOf": "5",
         "isolation": "read_committed",
         "columns": "key",
         "tombstones": "drop",

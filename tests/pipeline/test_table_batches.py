@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from stratalog.admin.cleaning import pause
 from stratalog.admin.compaction import CompactionOptions, compact
 from stratalog.admin.report import CompactionReport, Mode
+from stratalog.admin.steering import pause
 from stratalog.base.clock import FixedClock
 from stratalog.base.errors import CorruptionError, StorageFullError, UsageError
 from stratalog.clean.engine import Engine, OnProgress, Progress

@@ -102,15 +102,19 @@ def test_a_machine_without_java_names_the_extra(log_dir: Path, tmp_path: Path) -
     assert tree(log_dir) == before
 
 
-@pytest.mark.slow
 @pytest.mark.requirement("SPK-1")
-@pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("master", ["nonsense", "local[none]"])
-def test_a_master_that_cannot_be(master: str, log_dir: Path) -> None:
+@pytest.mark.parametrize("master", ["nonsense", "local[none]", "local[]", "yarns", "mesos://a:1"])
+def test_a_master_that_cannot_be(
+    master: str,
+    log_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Told before Java is started, which would tell it by a page."""
+    # The tests' own session would be taken.
+    monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)
     before = tree(log_dir)
-    done = stratalog(*COMPACT, "--master", master, log_dir)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert f"Spark did not start on {master}" in last
+    outcome = Shell(capsys)(*COMPACT, "--master", master, str(log_dir))
+    assert outcome.code == 1
+    assert problem(outcome.err).startswith(f"error: {master}: is no master; Spark knows")
     assert tree(log_dir) == before

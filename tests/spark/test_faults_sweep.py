@@ -171,7 +171,7 @@ def test_a_real_disk_that_is_full(
     spark: SparkSession, logs: Logs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut_small(monkeypatch)
-    with small_disk(tmp_path / "disk", 256 << 10):
+    with small_disk(tmp_path / "disk", 2 << 20):
         root = logs.copy(tmp_path / "disk" / "logs")
         filler = tmp_path / "disk" / "filler"
         with (

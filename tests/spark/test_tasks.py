@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from stratalog.base.errors import CorruptionError
 from stratalog.clean.engine import Progress
 from stratalog.clean.local_engine import LocalEngine
-from stratalog.spark import tasks
+from stratalog.segment import digest
+from stratalog.segment.log_file import LogFile
+from stratalog.spark import cutting, sending, tasks
 from stratalog.spark.engine import SparkEngine
 from tests.clean.driving import (
     FS,
@@ -38,7 +41,11 @@ pytestmark = pytest.mark.usefixtures("hasty_disk")
 
 
 def stand_in(seed: int, monkeypatch: pytest.MonkeyPatch) -> tuple[SparkEngine, StandInContext]:
-    context = StandInContext(seed, parallelism=Random(seed).choice([1, 2, 5]))
+    """An engine on it, of some number of cores, with buckets for all jobs or many for each."""
+    random = Random(seed)
+    context = StandInContext(seed, parallelism=random.choice([1, 2, 5]))
+    monkeypatch.setattr(cutting, "BUCKET_BYTES", random.choice([256 << 20, 1 << 12]))
+    monkeypatch.setattr(sending, "WAITING_ROWS", random.choice([1 << 20, 30]))
     monkeypatch.setattr(tasks, "TaskContext", StandInTaskContext(context))
     return SparkEngine(StandInSession(context), FS), context  # type: ignore[arg-type]
 
@@ -101,8 +108,8 @@ def test_orders_of_versions_give_the_local_engines_bytes(
     done = 0
     for start in range(0, len(seeds(12)), 6):
         if start:
-            monkeypatch.setattr(tasks, "TASK_MAP_BYTES", 16 << 10)
-            monkeypatch.setattr(tasks, "ROWS_PER_BLOCK", 7)
+            monkeypatch.setattr(sending, "TASK_MAP_BYTES", 16 << 10)
+            monkeypatch.setattr(sending, "ROWS_PER_BLOCK", 7)
         engine, _ = stand_in(start, monkeypatch)
         cases = [
             random_case(
@@ -121,7 +128,8 @@ def test_what_lies_past_the_end_holds_tombstones_on_spark_too(
 ) -> None:
     """Keys of all buckets, in several groups, by a segment too young and the active one; blocks of
     few rows."""
-    monkeypatch.setattr(tasks, "ROWS_PER_BLOCK", 3)
+    monkeypatch.setattr(sending, "ROWS_PER_BLOCK", 3)
+    monkeypatch.setattr(sending, "WAITING_ROWS", 7)
     keys = [b"%d" % number for number in range(40)]
     segments = {
         base: [
@@ -139,6 +147,39 @@ def test_what_lies_past_the_end_holds_tombstones_on_spark_too(
         assert assert_engines_agree(engine, [case], [{}]) == 1
         left = [offset for offset in surviving(case.partition) if offset < 40]
         assert left == [offset for offset in range(40) if offset % 2 == 0 or offset % 5 == 0]
+
+
+@pytest.mark.requirement("SPK-1", "RCV-7")
+def test_tasks_hold_what_they_read_against_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte of a header that no checksum covers; the driver does not look."""
+    monkeypatch.setattr(cutting, "LEAST_SHARE_BYTES", 400)
+    found = 0
+    for seed in seeds(8):
+        case = random_case(seed, tmp_path / f"{seed}", features_of(seed))
+        _, job = range_and_job(case, max_keys=None)
+        if job is None or not any(source.size_bytes for source in job.segments):
+            continue
+        source = max(job.segments, key=lambda one: one.size_bytes)
+        path = case.partition / f"{source.base_offset:020d}.log"
+        content = bytearray(path.read_bytes())
+        if content[16] != 2:
+            continue  # of the old formats, other bytes are covered
+        log = LogFile.open(FS, str(path))
+        directory = str(case.partition)
+        made = digest.build_digest(FS, directory, source.base_offset, log, log.size_bytes())
+        digest.store_digest(FS, directory, source.base_offset, made)
+        log.close()
+        content[14] ^= 1  # the leader epoch
+        with open(path, "r+b") as file:
+            file.write(content)
+        engine, _ = stand_in(seed, monkeypatch)
+        with pytest.raises(CorruptionError, match="the batch headers from here on") as raised:
+            run(engine, [job])
+        assert raised.value.file == str(path)
+        found += 1
+    assert found > 2
 
 
 @pytest.mark.requirement("CLN-4")
@@ -180,8 +221,8 @@ def test_blocks_and_maps_of_any_size_give_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task's map that fills again and again, blocks of few rows, one segment a task."""
-    monkeypatch.setattr(tasks, "TASK_MAP_BYTES", 16 << 10)
-    monkeypatch.setattr(tasks, "ROWS_PER_BLOCK", 7)
+    monkeypatch.setattr(sending, "TASK_MAP_BYTES", 16 << 10)
+    monkeypatch.setattr(sending, "ROWS_PER_BLOCK", 7)
     engine, _ = stand_in(1, monkeypatch)
     cases = [case_of(kafka, tmp_path / f"{number}") for number, kafka in enumerate(_large())]
     changes = [{"max_keys": None, "chunk_bytes": 1 << 10}] * len(cases)

@@ -2,7 +2,7 @@
 
 Kernels fill offsets, bits and bytes (`record/kernel/arrow_columns.py`), which become Arrow arrays
 without a copy; no Python code runs for a record, but for messages of magic 0 and 1. Batches hold
-about `BATCH_BYTES`: Spark's Java side takes them whole.
+about `locating.BATCH_BYTES`: Spark's Java side takes them whole.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stratalog.clean.chunk import Bytes, Chunk, Int64s, Scratch, Table, damage
+from stratalog.clean.chunk import Bytes, Int64s
+from stratalog.pipeline.locating import BATCH_ROWS, Located, Source
 from stratalog.record import layout
 from stratalog.record.kernel import arrow_columns as kernel
-from stratalog.record.kernel.arrays import OK
 from stratalog.record.values import BatchHeader, Record
 
-BATCH_BYTES = 4 << 20
-"""Of keys, values and headers in a batch; one record more at most. With the columns of fixed width
-a batch stays near 8 MiB, above which blocks cost the Java heap."""
-BATCH_ROWS = 1 << 16
+RecordBatch = pa.RecordBatch
+"""For those who may name the type and must not import pyarrow."""
+
 _SMALL_BYTES = 1 << 20
 """Batches below this are put together: each one costs a message and a round of JNI calls."""
 
@@ -32,89 +31,28 @@ _TIMESTAMP_TYPE = layout.TIMESTAMP_TYPE_MASK
 _LARGEST_MS = ((1 << 63) - 1) // 1000
 _EPOCH_AT = layout.LEADER_EPOCH
 
-Bools = npt.NDArray[np.bool_]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
-    """Which records count: offsets [start, end), only those in `chosen` (sorted) if it is set, only
-    those with a value if `without_nulls`."""
+class ArrowForm:
+    """Records as record batches of `schema`."""
 
-    start: int
-    end: int
-    chosen: Int64s | None = None
-    without_nulls: bool = False
+    schema: pa.Schema
 
-    def takes(self, record: Record) -> bool:
-        """The same for one record."""
-        if not self.start <= record.offset < self.end:
-            return False
-        if self.without_nulls and record.value is None:
-            return False
-        if self.chosen is None:
-            return True
-        place = int(np.searchsorted(self.chosen, record.offset))
-        return place < len(self.chosen) and bool(self.chosen[place] == record.offset)
+    @property
+    def most_rows(self) -> int:
+        """See `Form`."""
+        return BATCH_ROWS
 
+    def of_located(self, located: Located) -> pa.RecordBatch:
+        """See `Form`."""
+        columns = [_COLUMNS[field.name](located, field.type) for field in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Source:
-    """What a batch's columns say besides its records."""
-
-    topic: str
-    partition: int
-    base_offset: int
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Located:
-    """Records that a walk has found, and where their bytes are."""
-
-    source: Source
-    raw: Bytes
-    plain: Bytes
-    table: Table
-    places: Int64s
-    totals: Int64s
-
-    def of_rows(self, column: str) -> Int64s:
-        """A column of the table, once a record."""
-        values: Int64s = self.table[column][self.places[:, kernel.ROW]]
-        return values
-
-
-def record_batches(
-    schema: pa.Schema,
-    source: Source,
-    chunk: Chunk,
-    plain: Bytes,
-    table: Table,
-    is_read: Bools,
-    rows: tuple[int, int],
-    wanted: Wanted,
-    scratch: Scratch,
-) -> Iterator[pa.RecordBatch]:
-    """The wanted records of rows [first, end) of `table` where `is_read` is set, all of magic 2.
-
-    Payloads are decompressed. Raises `CorruptionError` for damage, after all that comes before it.
-    """
-    chosen = np.empty(0, np.int64) if wanted.chosen is None else wanted.chosen
-    state = np.array([rows[0], 0, 0, -1], np.int64)
-    totals = np.zeros(kernel.TOTALS, np.int64)
-    places = scratch.take("places", BATCH_ROWS, np.int64, columns=kernel.PLACE_COLUMNS)
-    while state[kernel.NEXT_ROW] < rows[1]:
-        found, error, position = kernel.locate_records(
-            *(chunk.raw, plain, table, is_read, rows[1], wanted.start, wanted.end, chosen),
-            *(wanted.chosen is not None, wanted.without_nulls, BATCH_BYTES),
-            *(state, places[:BATCH_ROWS], totals),
-        )
-        if found > 0:
-            located = _Located(source, chunk.raw, plain, table, places[:found], totals)
-            yield pa.RecordBatch.from_arrays(
-                [_COLUMNS[field.name](located, field.type) for field in schema], schema=schema
-            )
-        if error != OK:
-            raise damage(chunk, int(error), int(position))
+    def of_legacy(
+        self, source: Source, header: BatchHeader, records: Sequence[Record]
+    ) -> pa.RecordBatch:
+        """See `Form`."""
+        return legacy_record_batch(self.schema, source, header, records)
 
 
 def legacy_record_batch(
@@ -180,10 +118,10 @@ def _of_numbers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, _buffer(values)], 0)
 
 
-def _of_fields(place: int, total: int) -> Callable[[_Located, pa.DataType], pa.Array]:
+def _of_fields(place: int, total: int) -> Callable[[Located, pa.DataType], pa.Array]:
     """A binary column: the fields at `place` of the places, `total` tells their bytes."""
 
-    def column(located: _Located, kind: pa.DataType) -> pa.Array:
+    def column(located: Located, kind: pa.DataType) -> pa.Array:
         count = len(located.places)
         ends, bits = np.empty(count + 1, np.int32), _bits(count)
         out = np.empty(int(located.totals[total]), np.uint8)
@@ -198,7 +136,7 @@ def _of_fields(place: int, total: int) -> Callable[[_Located, pa.DataType], pa.A
     return column
 
 
-def _headers(located: _Located, kind: pa.DataType) -> pa.Array:
+def _headers(located: Located, kind: pa.DataType) -> pa.Array:
     count, headers = len(located.places), int(located.totals[kernel.HEADER_COUNT])
     ends, bits = np.empty(count + 1, np.int32), _bits(count)
     name_ends, value_ends = np.empty((2, headers + 1), np.int32)
@@ -234,7 +172,7 @@ def _text(names: pa.Array) -> pa.Array:
         return pa.array(texts, pa.string())
 
 
-def _topic(located: _Located, kind: pa.DataType) -> pa.Array:
+def _topic(located: Located, kind: pa.DataType) -> pa.Array:
     name = np.frombuffer(located.source.topic.encode(), np.uint8)
     count = len(located.places)
     ends = np.arange(count + 1, dtype=np.int32) * np.int32(len(name))
@@ -248,26 +186,26 @@ def _micros(milliseconds: Int64s) -> Int64s:
     return np.clip(milliseconds, -_LARGEST_MS, _LARGEST_MS) * 1000
 
 
-def _timestamp_types(located: _Located, kind: pa.DataType) -> pa.Array:
+def _timestamp_types(located: Located, kind: pa.DataType) -> pa.Array:
     is_append = located.of_rows("attributes") & _TIMESTAMP_TYPE != 0
     return _of_numbers(is_append.astype(np.int32), kind)
 
 
-def _leader_epochs(located: _Located, kind: pa.DataType) -> pa.Array:
+def _leader_epochs(located: Located, kind: pa.DataType) -> pa.Array:
     starts = located.of_rows("position") + _EPOCH_AT
     four = located.raw[starts[:, None] + np.arange(4)]
     return _of_numbers(np.ascontiguousarray(four).view(">i4")[:, 0].astype(np.int32), kind)
 
 
-def _is_control(located: _Located, _kind: pa.DataType) -> pa.Array:
+def _is_control(located: Located, _kind: pa.DataType) -> pa.Array:
     return pa.array(located.of_rows("attributes") & layout.CONTROL_MASK != 0)
 
 
-def _repeated(located: _Located, value: int, kind: pa.DataType) -> pa.Array:
+def _repeated(located: Located, value: int, kind: pa.DataType) -> pa.Array:
     return _of_numbers(np.full(len(located.places), value, kind.to_pandas_dtype()), kind)
 
 
-_COLUMNS: dict[str, Callable[[_Located, pa.DataType], pa.Array]] = {
+_COLUMNS: dict[str, Callable[[Located, pa.DataType], pa.Array]] = {
     "key": _of_fields(kernel.KEY_AT, kernel.KEY_BYTES),
     "value": _of_fields(kernel.VALUE_AT, kernel.VALUE_BYTES),
     "topic": _topic,

@@ -224,17 +224,19 @@ def _analyzed(schema: StructType, arguments: Mapping[str, AnalyzeArgument | None
     """
     known: dict[str, Any] = {}
     for name, argument in arguments.items():
-        if argument is None or isinstance(argument.dataType, NullType):
+        if argument is None or (isinstance(argument.dataType, NullType) and name != "path"):
             continue
         told, kinds = _KINDS.get(name, _FLAG)
         if argument.isTable or not isinstance(argument.dataType, kinds):
+            raise UsageError(f"{name} must be {told}, not {argument.dataType.simpleString()}")
+        inner = getattr(argument.dataType, "elementType", None)
+        if inner is not None and not isinstance(inner, StringType | NullType):
             raise UsageError(f"{name} must be {told}, not {argument.dataType.simpleString()}")
         if argument.isConstantExpression:
             known[name] = argument.value
     if "path" not in known and arguments.get("path") is None:
         raise UsageError("path is missing: path => 'a directory'")
-    if known.get("config"):
-        target("/", known["config"]).book(())
+    target("/", known.get("config"), now_ms=known.get("now_ms")).book(())
     if known.get("retention_hours") is not None:
         job_work.retention_ms_of(known["retention_hours"])
     return AnalyzeResult(schema)

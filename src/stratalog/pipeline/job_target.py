@@ -7,7 +7,6 @@ prefixes (`--topic-config`). A directory itself does not know its topics' polici
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +15,7 @@ from stratalog.admin.directories import PartitionPlace, find_partitions
 from stratalog.base.clock import Clock, StoppedClock, SystemClock
 from stratalog.base.errors import UsageError
 from stratalog.base.filesystem import LocalFileSystem
+from stratalog.base.limits import LATEST_MS
 from stratalog.config.book import SettingsBook
 from stratalog.config.book_file import BookFile, parse_book
 from stratalog.config.kinds import Value
@@ -29,6 +29,7 @@ from stratalog.pipeline.object_store import (
 )
 from stratalog.pipeline.options import Choice
 from stratalog.pipeline.places import find_places
+from stratalog.pipeline.uris import without_file
 
 _MAX_BYTES = 16 << 20
 """As the command line has it: ten thousand topics with twenty properties each."""
@@ -105,6 +106,8 @@ def target(
         raise UsageError(f"{path!r} is no directory's path, and no list of them")
     words = {name: _text(name, value) for name, value in (config or {}).items()}
     directories = tuple(location(os.fspath(one)) for one in given)
+    if now_ms is not None and not 0 <= now_ms <= LATEST_MS:
+        raise UsageError(f"now_ms is {now_ms}; it must be ms since 1970, up to {LATEST_MS}")
     return Target(directories, words, topic_config, now_ms, store or FROM_ENVIRONMENT)
 
 
@@ -120,7 +123,7 @@ def _text(name: str, value: Any) -> str:
 
 def location(path: str) -> str:
     """A directory, `file:` in front or not, or `s3://bucket/path`. Raises `UsageError`."""
-    path = re.sub(r"^file:(//)?", "", path, flags=re.IGNORECASE)
+    path = without_file(path)
     return object_path(path) if is_uri(path) else path
 
 

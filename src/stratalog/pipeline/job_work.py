@@ -113,6 +113,7 @@ def run_compaction(
         wishes.keep_active,
         wishes.top,
         engine,
+        engine_checks_digests=engine == "spark",
         settings_of=book.of,
         max_concurrent=wishes.max_concurrent,
         partial_progress=wishes.partial_progress,

@@ -19,24 +19,28 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
-import pyarrow as pa
 
 from stratalog.base.errors import OffsetOutOfRangeError
 from stratalog.clean.chunk import NO_CRC, Int64s, Scratch
 from stratalog.clean.index import IndexContext, header_name, index_chunk
 from stratalog.clean.job import CleanSpec, Order
+from stratalog.clean.ledger_plan import order_name
 from stratalog.clean.offset_map import KeyRows, OffsetMap
 from stratalog.clean.settle import aborted_columns
 from stratalog.clean.spool import OffsetSpool
-from stratalog.log.view import LogView
-from stratalog.pipeline.batches import Wanted
-from stratalog.pipeline.places import opened_view
-from stratalog.pipeline.planning import LatestPart, Piece, Range, pieces_of
+from stratalog.pipeline.locating import Form, Wanted
+from stratalog.pipeline.parts import Parts
+from stratalog.pipeline.places import Place, opened_parts
+from stratalog.pipeline.planning import LatestPart, Piece, Range, pieces_in
 from stratalog.pipeline.reading import PieceReader, ReadContext, ReadRules, chunk_batches
+from stratalog.segment.names import FileKind
+from stratalog.segment.segment import Segment, segment_path
 
 _MAX_RANGE_BITS = 20
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,31 +53,50 @@ class LatestRules:
 
 
 def read_latest(
-    part: LatestPart, schema: pa.Schema, rules: ReadRules, latest: LatestRules, scratch: Scratch
-) -> Iterator[pa.RecordBatch]:
+    part: LatestPart, form: Form[T], rules: ReadRules, latest: LatestRules, scratch: Scratch
+) -> Iterator[T]:
     """The newest records of one partition. Raises as `reading.read_pieces`; damage is always an
     error, because a key's older record would come back in place of the one that is lost."""
-    with opened_view(part.place) as view:
-        bounds = _settled(part, view)
+    name = order_name(latest.order, latest.version_header)
+    opening = opened_parts(part.place, with_ledger=part.with_ledger, as_of=part.as_of, order=name)
+    with opening as opened:
+        parts, _ = opened
+        bounds = _settled(part, parts)
         if bounds.start > part.range.start and rules.fail_on_data_loss:
             raise OffsetOutOfRangeError(
                 f"{part.place.topic_partition}: offsets {part.range.start} to {bounds.start} were "
                 "deleted since the query began; failOnDataLoss=false reads what is there"
             )
-        found = pieces_of(part.place, view, bounds.start, bounds.end)
-        aborted = tuple(view.aborted_between(bounds.start, bounds.end))
-        pieces = [replace(piece, aborted=aborted) for piece in found]
-        live = newest_offsets(view, pieces, bounds, latest, scratch)
-        wanted = Wanted(bounds.start, bounds.end, live, not rules.keeps_tombstones)
-        for piece, reader in zip(pieces, _readers(view, pieces), strict=True):
-            context = ReadContext.of(piece, schema, rules, wanted, NO_CRC)
-            while (chunk := reader.take(scratch)) is not None:
-                yield from chunk_batches(chunk, context, scratch)
+        yield from read_newest(part.place, parts, bounds, form, rules, latest, scratch)
+
+
+def read_newest(
+    place: Place,
+    parts: Parts,
+    bounds: Range,
+    form: Form[T],
+    rules: ReadRules,
+    latest: LatestRules,
+    scratch: Scratch,
+) -> Iterator[T]:
+    """The newest record of each key at the offsets `bounds` of views that are open: all walks go
+    over the same files. Raises `CorruptionError`."""
+    aborted = tuple(parts.aborted_between(bounds.start, bounds.end))
+    pieces = [
+        (segment, replace(piece, aborted=aborted))
+        for segment, piece in pieces_in(place, parts, bounds.start, bounds.end)
+    ]
+    live = newest_offsets(pieces, bounds, latest, scratch)
+    wanted = Wanted(bounds.start, bounds.end, live, not rules.keeps_tombstones)
+    for segment, piece in pieces:
+        reader = PieceReader(segment, piece)
+        context = ReadContext.of(piece, form, rules, wanted, NO_CRC)
+        while (chunk := reader.take(scratch)) is not None:
+            yield from chunk_batches(chunk, context, scratch)
 
 
 def newest_offsets(
-    view: LogView,
-    pieces: Sequence[Piece],
+    pieces: Sequence[tuple[Segment, Piece]],
     bounds: Range,
     latest: LatestRules,
     scratch: Scratch,
@@ -81,7 +104,7 @@ def newest_offsets(
     """The offset of each key's newest record in `bounds`, sorted."""
     spec = CleanSpec(now_ms=0, order=latest.order, version_header=latest.version_header)
     key0, key1 = spec.hash_secret
-    aborted = aborted_columns(pieces[0].aborted if pieces else ())
+    aborted = aborted_columns(pieces[0][1].aborted if pieces else ())
     secret = np.uint64(key0), np.uint64(key1)
     context = IndexContext(spec, aborted, secret, header_name(spec))
     range_bits = 0
@@ -95,7 +118,7 @@ def newest_offsets(
                 has_versions=context.has_versions,
             )
             crc_from = -1 if hash_range == 0 else NO_CRC
-            if not _fill(offset_map, view, pieces, bounds, context, crc_from, scratch):
+            if not _fill(offset_map, pieces, bounds, context, crc_from, scratch):
                 break
             spool.append(offset_map.offsets())
         else:
@@ -107,8 +130,7 @@ def newest_offsets(
 
 def _fill(
     offset_map: OffsetMap,
-    view: LogView,
-    pieces: Sequence[Piece],
+    pieces: Sequence[tuple[Segment, Piece]],
     bounds: Range,
     context: IndexContext,
     crc_from: int,
@@ -121,7 +143,8 @@ def _fill(
         nonlocal has_room
         has_room = has_room and offset_map.add(rows.part(rows.from_offset(bounds.start)), scratch)
 
-    for reader in _readers(view, pieces):
+    for segment, piece in pieces:
+        reader = PieceReader(segment, piece)
         while has_room and (chunk := reader.take(scratch)) is not None:
             index_chunk(
                 chunk,
@@ -135,20 +158,15 @@ def _fill(
     return has_room
 
 
-def _readers(view: LogView, pieces: Sequence[Piece]) -> Iterator[PieceReader]:
-    """Over the files that the view holds open, so that all walks see the same log."""
-    for piece in pieces:
-        segment = view.segments.get(piece.base_offset)
-        assert segment is not None
-        yield PieceReader(segment, piece)
-
-
-def _settled(part: LatestPart, view: LogView) -> Range:
+def _settled(part: LatestPart, parts: Parts) -> Range:
     """The range as planned, or up to the end of a log whose files were replaced since."""
     end = part.range.end
-    ids = {segment.base_offset: segment.log.file_id() for segment in view.segments}
-    is_same = all(ids.get(piece.base_offset) == piece.file_id for piece in part.pieces)
+    ids = {segment.log.path: segment.log.file_id() for segment in parts.segments()}
+    is_same = all(
+        ids.get(segment_path(piece.directory, piece.base_offset, FileKind.LOG)) == piece.file_id
+        for piece in part.pieces
+    )
     if part.range.follows and not is_same:
-        end = max(end, view.last_stable_offset)
-    start = max(part.range.start, view.log_start_offset)
-    return Range(start, max(start, min(end, view.last_stable_offset)), part.range.follows)
+        end = max(end, parts.last_stable_offset)
+    start = max(part.range.start, parts.log_start_offset)
+    return Range(start, max(start, min(end, parts.last_stable_offset)), part.range.follows)

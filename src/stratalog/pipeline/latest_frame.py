@@ -22,15 +22,17 @@ import json
 import os
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from stratalog.base.errors import LogChangedError, UsageError
 from stratalog.clean.job import new_secret
-from stratalog.pipeline import places, planning
+from stratalog.pipeline import places, planning, source_tasks
 from stratalog.pipeline.options import SourceOptions, read_options
-from stratalog.pipeline.planning import LatestPart, SourceTask
+from stratalog.pipeline.planning import LatestPart
 from stratalog.pipeline.schema import schema_of
+from stratalog.pipeline.source_tasks import SourceTask
+from stratalog.spark.cutting import buckets_of, past_all
 from stratalog.spark.describing import described, description
 from stratalog.spark.failures import one_line_failures
 
@@ -39,15 +41,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from stratalog.log.view import LogView
+    from stratalog.pipeline.as_of import AsOf
     from stratalog.pipeline.latest_frame_tasks import LatestJob
+    from stratalog.pipeline.parts import Parts
     from stratalog.pipeline.places import Place
 
 SHUFFLE_BYTES_OPTION = "shuffleBytes"
-DEFAULT_SHUFFLE_BYTES = 512 << 20
-"""A task's map (`dedupeBufferBytes`) holds the keys of about this much log, some ten million, in
-one walk; and a task takes seconds for it, against the one that two more rounds of tasks cost."""
+DEFAULT_SHUFFLE_BYTES = 1 << 30
+"""On two cores one task was faster at every size measured, up to 1 GiB: it works half as much in
+all. From some four cores on sharing pays at 1 to 2 GiB (docs/BENCHMARKS.md), where a task's map
+(`dedupeBufferBytes`) begins to take more than one walk."""
 
-_BUCKET_BYTES = 256 << 20
 _RUN_BYTES = 2 << 30
 _LEAST_RUN_BYTES = 64 << 20
 _BIN_BYTES = 256 << 20
@@ -121,12 +125,27 @@ def planned_parts(options: SourceOptions) -> list[LatestPart]:
     """The chosen partitions as they are now. Raises as `StratalogReader.partitions`."""
     found = places.find_places(options.paths, options.choice, options.store)
     planning.check_bounds(options, found)
-    parts = []
-    for place in found:
-        with places.opened_view(place) as view:
-            bounds, _ = planning.resolve(options, place, view)
-            parts.append(part_of(options, place, view, bounds))
-    return parts
+    return [_planned(options, place) for place in found]
+
+
+def _planned(options: SourceOptions, place: Place) -> LatestPart:
+    """As the source plans it: a ledger answers below its horizon, if there is one. What a ledger
+    answers, or a state of then, is read by one task, which opens it anew."""
+    with places.opened_parts(place, with_ledger=True, as_of=options.as_of) as (parts, end):
+        bounds, _ = planning.resolve(options, place, parts)
+        if parts.is_raw and end is None:
+            return part_of(options, place, parts.views[0], bounds)
+        return part_with_ledger(place, parts, bounds, end, options.as_of)
+
+
+def part_with_ledger(
+    place: Place, parts: Parts, bounds: planning.Range, end: int | None, as_of: AsOf | None
+) -> LatestPart:
+    """A partition's records in `bounds`, below `end`, as one task reads them."""
+    if end is not None:
+        bounds = replace(bounds.within(0, end), follows=False)
+    pieces = [piece for _, piece in planning.pieces_in(place, parts, bounds.start, bounds.end)]
+    return LatestPart(place, bounds, tuple(pieces), with_ledger=True, as_of=as_of)
 
 
 def part_of(
@@ -160,7 +179,7 @@ def frame_of(
     for part in parts:
         is_large = shuffle_bytes is not None and part.size_bytes > shuffle_bytes
         if part.pieces:
-            (shared if is_large else whole).append(part)
+            (shared if is_large and not part.with_ledger else whole).append(part)
     frames = []
     if shared:
         frames.append(_shared_frame(spark, shared, options))
@@ -171,8 +190,8 @@ def frame_of(
     return frames[0] if len(frames) == 1 else frames[0].unionByName(frames[1])
 
 
-def job_of(spark: SparkSession, options: SourceOptions, buckets: int = 0) -> LatestJob:
-    """What the tasks of a read are told; keys are shuffled into `buckets`."""
+def job_of(spark: SparkSession, options: SourceOptions, buckets: Sequence[range] = ()) -> LatestJob:
+    """What the tasks of a read are told; the keys of each partition are shuffled into `buckets`."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from stratalog.pipeline.latest import LatestRules
@@ -185,7 +204,8 @@ def job_of(spark: SparkSession, options: SourceOptions, buckets: int = 0) -> Lat
         ReadRules(options.fail_on_data_loss, True, False, options.keeps_tombstones),
         LatestRules(options.order, options.version_header, options.dedupe_bytes),
         new_secret(),
-        buckets,
+        tuple(buckets),
+        past_all(buckets) if buckets else 0,
     )
 
 
@@ -197,7 +217,7 @@ def _whole_frame(
 ) -> DataFrame:
     from stratalog.pipeline import latest_frame_tasks as work
 
-    reads = planning.latest_tasks(parts, options.min_partitions)
+    reads = source_tasks.latest_tasks(parts, options.min_partitions)
     rows = spark.sparkContext.parallelize([(pickle.dumps(task),) for task in reads], len(reads))
     job = job_of(spark, options)
     return spark.createDataFrame(rows, "task binary", verifySchema=False).mapInArrow(
@@ -230,9 +250,9 @@ def _sharing(parts: Sequence[LatestPart], task_bytes: int, cores: int) -> _Shari
     reads: list[SourceTask] = []
     owners: dict[int, list[tuple[int, int]]] = {}
     for number, part in enumerate(parts):
-        runs += [(number, task) for task in planning.tasks_of(part.pieces, run_bytes, None)]
+        runs += [(number, task) for task in source_tasks.tasks_of(part.pieces, run_bytes, None)]
         # In the order of the log, as merging wants them.
-        in_order = sorted(planning.tasks_of(part.pieces, task_bytes, None), key=_end)
+        in_order = sorted(source_tasks.tasks_of(part.pieces, task_bytes, None), key=_end)
         owners[number] = [(len(reads) + n, _end(task)) for n, task in enumerate(in_order)]
         reads += in_order
     run_bin, run_bins = _bins([task.size_bytes for _, task in runs], cores)
@@ -267,7 +287,7 @@ def _shared_frame(
     context = spark.sparkContext
     cores = context.defaultParallelism
     sharing = _sharing(parts, options.partition_bytes, cores)
-    job = job_of(spark, options, max(cores, -(-sharing.size_bytes // _BUCKET_BYTES)))
+    job = job_of(spark, options, buckets_of([part.size_bytes for part in parts], cores))
     blocks = _indexed(spark, sharing, job, [str(part.place.topic_partition) for part in parts])
     owners, bin_of, reads = sharing.owners, sharing.bin_of, context.broadcast(sharing.reads)
 
@@ -295,10 +315,10 @@ def _indexed(
 
     context = spark.sparkContext
     rows = context.parallelize(sharing.runs, len(sharing.runs))
-    blocks = rows.mapPartitions(run).partitionBy(job.buckets + 1, _same)
+    blocks = rows.mapPartitions(run).partitionBy(job.told + 1, _same)
     text = description("latest: index", names, sharing.size_bytes)
     with described(context, text), one_line_failures():
-        troubles = [found for _, found in context.runJob(blocks, list, [job.buckets])]
+        troubles = [found for _, found in context.runJob(blocks, list, [job.told])]
     if troubles:
         troubles.sort(key=lambda trouble: trouble.damage is None)
         raise troubles[0].raised()

@@ -29,10 +29,11 @@ from stratalog.clean.index import IndexContext, header_name, index_chunk
 from stratalog.clean.job import CleanSpec, Order
 from stratalog.clean.offset_map import KeyRows
 from stratalog.clean.settle import aborted_columns
-from stratalog.pipeline.batches import Wanted, joined
+from stratalog.pipeline.batches import ArrowForm, joined
 from stratalog.pipeline.latest import LatestRules, read_latest
+from stratalog.pipeline.locating import Wanted
 from stratalog.pipeline.places import opened_view
-from stratalog.pipeline.planning import Piece, SourceTask, pieces_of
+from stratalog.pipeline.planning import Piece, pieces_of
 from stratalog.pipeline.reading import (
     PieceReader,
     ReadContext,
@@ -40,10 +41,11 @@ from stratalog.pipeline.reading import (
     chunk_batches,
     open_planned,
 )
+from stratalog.pipeline.source_tasks import SourceTask
 from stratalog.record.kernel.warmup import ensure_warm
 from stratalog.segment.segment import Segment
 from stratalog.spark import tasks
-from stratalog.spark.tasks import Block
+from stratalog.spark.sending import Block, KeySender
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -51,13 +53,15 @@ _LOGGER = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class LatestJob:
     """What every task of a read needs to know. `schema` is that of the rows; `secret` of the hash
-    of keys: the same in all tasks."""
+    of keys: the same in all tasks; `buckets`: those of each partition's keys, `told`: the one for
+    what is told besides."""
 
     schema: pa.Schema
     rules: ReadRules
     latest: LatestRules
     secret: tuple[int, int]
-    buckets: int
+    buckets: tuple[range, ...] = ()
+    told: int = 0
 
     def context(self, piece: Piece) -> IndexContext:
         """How a piece's keys are indexed."""
@@ -93,7 +97,7 @@ def index(part: int, pieces: Sequence[Piece], job: LatestJob) -> Iterator[tuple[
     ensure_warm(_LOGGER.info)
     scratch = Scratch()
     has_versions = job.latest.order is not Order.OFFSET
-    sender = tasks.KeySender(part, job.buckets, has_versions)
+    sender = KeySender(part, job.buckets[part], has_versions)
     filesystem = pieces[0].place.filesystem()
     for piece in pieces:
         segment = open_planned(piece, filesystem)
@@ -106,9 +110,9 @@ def index(part: int, pieces: Sequence[Piece], job: LatestJob) -> Iterator[tuple[
             except CorruptionError as error:
                 trouble = Trouble(str(piece.place.topic_partition), error)
         if trouble is not None:
-            yield from ((bucket, trouble) for bucket in range(job.buckets + 1))
+            yield from ((bucket, trouble) for bucket in range(job.told + 1))
             return
-    yield from sender.send_map()
+    yield from sender.send_all()
 
 
 def _index_piece(
@@ -186,7 +190,7 @@ def _read_piece(
     if segment is None:
         yield from _read_anew(piece, wanted, job, scratch)
         return
-    context = ReadContext.of(piece, job.schema, job.rules, wanted)
+    context = ReadContext.of(piece, ArrowForm(job.schema), job.rules, wanted)
     yield from _chunks(PieceReader(segment, piece), context, scratch)
 
 
@@ -215,7 +219,7 @@ def _read_anew(
             part = replace(part, aborted=piece.aborted)
             # Tombstones are counted, too: what was chosen is all there or it is not.
             everything = replace(wanted, start=start, without_nulls=False)
-            context = ReadContext.of(part, shown, job.rules, everything)
+            context = ReadContext.of(part, ArrowForm(shown), job.rules, everything)
             for batch in _chunks(PieceReader(segment, part), context, scratch):
                 found += batch.num_rows
                 if wanted.without_nulls:
@@ -230,7 +234,7 @@ def _read_anew(
 
 
 def _chunks(
-    reader: PieceReader, context: ReadContext, scratch: Scratch
+    reader: PieceReader, context: ReadContext[pa.RecordBatch], scratch: Scratch
 ) -> Iterator[pa.RecordBatch]:
     while (chunk := reader.take(scratch)) is not None:
         yield from chunk_batches(chunk, context, scratch)
@@ -245,6 +249,8 @@ def read_whole(batches: Iterable[pa.RecordBatch], job: LatestJob) -> Iterator[pa
             for task in batch.column(0).to_pylist():
                 ensure_warm(_LOGGER.info)
                 for part in pickle.loads(task).latest:
-                    yield from read_latest(part, job.schema, job.rules, job.latest, scratch)
+                    yield from read_latest(
+                        part, ArrowForm(job.schema), job.rules, job.latest, scratch
+                    )
 
     yield from joined(found())

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from stratalog.base.errors import UsageError
 from stratalog.clean.job import Order
+from stratalog.pipeline.as_of import AsOf, read_as_of
 from stratalog.pipeline.object_store import FROM_ENVIRONMENT, ObjectStore, object_path
 from stratalog.pipeline.schema import (
     HEADERS_COLUMN,
@@ -26,6 +27,7 @@ from stratalog.pipeline.schema import (
     PLAIN_COLUMNS,
     column_named,
 )
+from stratalog.pipeline.uris import scheme_of, without_file
 from stratalog.segment.names import MAX_OFFSET, MAX_PARTITION, TopicPartition
 
 OPTIONS = (
@@ -34,7 +36,15 @@ OPTIONS = (
     *("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
     *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions"),
     *("maxRecordsPerPartition", "includeHeaders", "includeMetadata", "includeControl"),
-    *("view", "isolation", "columns", "tombstones", "maxPartitionBytes", "dedupeBufferBytes"),
+    *(
+        "view",
+        "asOf",
+        "isolation",
+        "columns",
+        "tombstones",
+        "maxPartitionBytes",
+        "dedupeBufferBytes",
+    ),
     *("compaction.strategy", "compaction.strategy.header"),
     *("s3.endpoint", "s3.region", "s3.access-key-id", "s3.secret-access-key"),
     *("s3.session-token", "s3.anonymous"),
@@ -56,9 +66,11 @@ E = TypeVar("E", bound=Enum)
 
 
 class View(Enum):
-    """RAW: every record; LATEST: for each key the newest one of committed data."""
+    """RAW: every record; COMPACTED: a ledger below its horizon, the raw log from there on; LATEST:
+    for each key the newest one of committed data."""
 
     RAW = "raw"
+    COMPACTED = "compacted"
     LATEST = "latest"
 
 
@@ -121,7 +133,13 @@ class SourceOptions:
     dedupe_bytes: int
     order: Order
     version_header: str
+    as_of: AsOf | None = None
     store: ObjectStore = FROM_ENVIRONMENT
+
+    @property
+    def with_ledger(self) -> bool:
+        """Whether a ledger is asked."""
+        return self.view is not View.RAW
 
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:
@@ -166,8 +184,18 @@ def source_options(options: GivenOptions, starting: Bound, ending: Bound) -> Sou
         dedupe_bytes=options.positive("dedupeBufferBytes") or DEFAULT_DEDUPE_BYTES,
         order=order,
         version_header=version_header,
+        as_of=_as_of(options, ending),
         store=_store(options),
     )
+
+
+def _as_of(options: GivenOptions, ending: Bound) -> AsOf | None:
+    text = options.text("asOf")
+    if text is None:
+        return None
+    if ending.kind is not BoundKind.LATEST:
+        raise UsageError(f"asOf says where reading ends: leave out {ending.option}")
+    return read_as_of(text)
 
 
 def _store(options: GivenOptions) -> ObjectStore:
@@ -236,7 +264,12 @@ class GivenOptions:
         try:
             return json.loads(value or "")
         except (ValueError, RecursionError):
-            raise UsageError(f"{name} is no JSON: {_short(value)}") from None
+            words = "neither earliest nor latest nor JSON" if name in _WORDS else "no JSON"
+            raise UsageError(f"{name} is {words}: {_short(value)}") from None
+
+
+_WORDS = ("startingOffsets", "endingOffsets")
+"""What may be a word as well as JSON."""
 
 
 def _listed() -> str:
@@ -260,12 +293,7 @@ def _paths(options: GivenOptions) -> tuple[str, ...]:
 
 
 def _local(path: str) -> str:
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", path)
-    if scheme is None:
-        return path
-    if scheme[1].lower() != "file":
-        return object_path(path)
-    return re.sub(r"^file:(//)?", "", path, flags=re.IGNORECASE)
+    return without_file(path) if scheme_of(path) in (None, "file") else object_path(path)
 
 
 def _choice(options: GivenOptions) -> Choice:

@@ -9,7 +9,7 @@ its owner replaces segments that may fail, and is tried again for a while.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,15 +18,24 @@ from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import CorruptionError, LogChangedError, UsageError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.limits import MAX_BATCH_BYTES
+from stratalog.ledger.manifest import EMPTY, Generation, in_order, read_manifest
+from stratalog.ledger.mending import advising
+from stratalog.ledger.view import open_generation
 from stratalog.log.checkpoint import read_checkpoint
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
 from stratalog.log.view import LogView
+from stratalog.pipeline.as_of import AsOf, check_raw, choose
 from stratalog.pipeline.object_store import FROM_ENVIRONMENT, SCHEME, ObjectStore, filesystem_of
 from stratalog.pipeline.options import Choice
+from stratalog.pipeline.parts import Parts
 from stratalog.pipeline.remote_manifest import current_root
 from stratalog.record import layout
-from stratalog.segment.names import LOG_START_OFFSET_CHECKPOINT, TopicPartition
+from stratalog.segment.names import (
+    CLEANER_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    TopicPartition,
+)
 from stratalog.segment.segment import Segment
 
 _ATTEMPTS = 20
@@ -108,6 +117,102 @@ def opened_view(place: Place, *, pardons_damage: bool = False) -> Iterator[LogVi
     """
     with _opened(place, pardons_damage) as log:
         yield log.view
+
+
+@contextmanager
+def opened_parts(
+    place: Place,
+    *,
+    with_ledger: bool,
+    as_of: AsOf | None = None,
+    pardons_damage: bool = False,
+    order: str | None = None,
+) -> Iterator[tuple[Parts, int | None]]:
+    """What is to be read of a partition as it is now, and where that ends as of then (None: at its
+    log's end). With `with_ledger` a ledger answers below its horizon, if there is one; not one of
+    another order of versions than `order`, if that is given, where the raw log has it all.
+
+    Raises as `opened_view`; `UsageError` where nothing answers `as_of`; `LogChangedError` if
+    ledgers go on being replaced.
+    """
+    clock = SystemClock()
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            with advising(place.path):
+                found = _parts(place, with_ledger, as_of, pardons_damage, order)
+            break
+        except _LedgerReplacedError as error:
+            if attempt == _ATTEMPTS:
+                raise LogChangedError(f"{place.path}: its ledgers go on being replaced") from error
+        clock.sleep_ms(_WAIT_MS)
+    with advising(place.path):
+        yield found
+
+
+class _LedgerReplacedError(Exception):
+    """Its owner has another ledger by now."""
+
+
+def _parts(
+    place: Place, with_ledger: bool, as_of: AsOf | None, pardons_damage: bool, order: str | None
+) -> tuple[Parts, int | None]:
+    filesystem = place.filesystem()
+    wants_ledger = with_ledger or as_of is not None
+    # Whatever is wrong with its ledgers, the raw log is there.
+    manifest = read_manifest(filesystem, place.path) if wants_ledger else EMPTY
+    ledger = manifest.current
+    ledger_view = _ledger_view(filesystem, place, ledger)  # before the log: see `CompactedView`
+    end: int | None = None
+    with _opened(place, pardons_damage) as log:
+        raw = log.view
+        if order is not None and (as_of is None or as_of.ledger is None):
+            kept = in_order(manifest, order, raw.log_start_offset)
+            if ledger is not None and kept.current != ledger:
+                ledger = kept.current if as_of is not None else None
+                ledger_view = _ledger_view(filesystem, place, ledger)
+            manifest_in_order = kept
+        else:
+            manifest_in_order = manifest
+        if as_of is not None:
+            points = os.path.join(place.log_dir, CLEANER_OFFSET_CHECKPOINT)
+            moment = choose(
+                manifest_in_order,
+                raw,
+                as_of,
+                name=place.name,
+                cleaner_point=read_checkpoint(filesystem, points).get(place.topic_partition),
+                is_older=_older_than(ledger_view),
+            )
+            end = moment.end_offset
+            if not with_ledger:
+                check_raw(raw, moment, as_of, place.name)
+            if moment.generation != ledger:
+                ledger_view = _ledger_view(filesystem, place, moment.generation)
+        elif (
+            ledger is not None
+            and raw.log_start_offset > ledger.horizon
+            and read_manifest(filesystem, place.path) != manifest
+        ):
+            # The log has lost what a ledger holds that came meanwhile.
+            raise _LedgerReplacedError
+    if not with_ledger:
+        return Parts.of_raw(raw), end
+    return Parts.up_to(ledger_view, raw, end), end
+
+
+def _ledger_view(
+    filesystem: FileSystem, place: Place, generation: Generation | None
+) -> LogView | None:
+    if generation is None:
+        return None
+    try:
+        return open_generation(filesystem, place.path, generation)
+    except FileNotFoundError as error:
+        raise _LedgerReplacedError from error
+
+
+def _older_than(view: LogView | None) -> Callable[[int], bool]:
+    return lambda time_ms: view is None or view.offset_for_timestamp(time_ms) is None
 
 
 def _opened(place: Place, pardons_damage: bool) -> PartitionLog:

@@ -1,8 +1,9 @@
-"""Which bytes of which segments hold the records that were asked for, cut into tasks.
+"""Which bytes of which segments hold the records that were asked for.
 
     resolve       bounds of the user's -> offsets [start, end) of each partition
     pieces_of     a range of offsets -> runs of bytes, one a segment, larger ones cut
-    tasks_of      pieces -> tasks of about equal size, the biggest first
+
+`source_tasks` makes tasks of them.
 
 A piece is cut where a batch begins that the segment's index names, or, if somebody limits a task's
 records, at an offset. It says both the bytes to read and the offsets that count in them, so that a
@@ -17,24 +18,22 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from pyspark.sql.datasource import InputPartition
-
 from stratalog.base.errors import CorruptionError, OffsetOutOfRangeError, UsageError
 from stratalog.log.view import LogView
+from stratalog.pipeline.as_of import AsOf
 from stratalog.pipeline.options import Bound, BoundKind, SourceOptions, View
+from stratalog.pipeline.parts import Parts
 from stratalog.pipeline.places import Place
 from stratalog.record.layout import MAGIC_V2
 from stratalog.segment.names import MAX_OFFSET, TopicPartition
 from stratalog.segment.segment import Segment
 from stratalog.segment.txn_index import AbortedTxn
 
-_PACKED_BYTES = 4 << 20
-_PACKED_PIECES = 64
-"""Pieces of little logs share a task up to these: a task's start takes as long as some MiB."""
 _SPARSE = 4
 """Offsets a record from which on a batch is not cut into tasks."""
 
@@ -57,8 +56,9 @@ class Range:
 class Piece:
     """Bytes [start_position, end_position) of one segment's log, and the offsets that count there.
 
-    `next_base` is where the next segment begins; `file_id` that of the log file; `aborted` holds
-    the aborted transactions that readers of committed data must pass over.
+    `next_base` is where the next segment begins; `file_id` that of the log file, which lies in
+    `directory`; `aborted` holds the aborted transactions that readers of committed data must pass
+    over.
     """
 
     place: Place
@@ -69,38 +69,33 @@ class Piece:
     end_position: int
     first_offset: int
     end_offset: int
+    directory: str
     aborted: tuple[AbortedTxn, ...] = ()
 
     @property
     def size_bytes(self) -> int:
         return self.end_position - self.start_position
 
+    @property
+    def is_of_ledger(self) -> bool:
+        """Whether it lies in a generation of a ledger, not in the raw log."""
+        return self.directory != self.place.path
+
 
 @dataclass(frozen=True, slots=True)
 class LatestPart:
-    """A partition whose latest values are wanted: `pieces` as they were when it was planned."""
+    """A partition whose latest values are wanted: `pieces` as they were when it was planned.
+    `with_ledger`: what a ledger holds is taken from there; `as_of`: see `as_of.AsOf`."""
 
     place: Place
     range: Range
     pieces: tuple[Piece, ...]
+    with_ledger: bool = False
+    as_of: AsOf | None = None
 
     @property
     def size_bytes(self) -> int:
         return sum(piece.size_bytes for piece in self.pieces)
-
-
-class SourceTask(InputPartition):
-    """What one task reads: pieces, or whole partitions of `view=latest`."""
-
-    def __init__(self, pieces: Sequence[Piece] = (), latest: Sequence[LatestPart] = ()):
-        self.pieces = tuple(pieces)
-        self.latest = tuple(latest)
-
-    @property
-    def size_bytes(self) -> int:
-        """What is read of files."""
-        pieces = sum(piece.size_bytes for piece in self.pieces)
-        return pieces + sum(part.size_bytes for part in self.latest)
 
 
 # ---------------------------------------------------------------- bounds
@@ -119,11 +114,14 @@ def check_bounds(options: SourceOptions, places: Iterable[Place]) -> None:
             raise UsageError(
                 f"{bound.option} must name every partition that is read: "
                 + (f"{missing} is missing" if missing else f"{surplus} is not read")
-                + "; -1 stands for latest, -2 for earliest"
+                + "; -1 stands for latest"
+                + (", -2 for earliest" if bound is options.starting else "")
             )
 
 
-def resolve(options: SourceOptions, place: Place, view: LogView) -> tuple[Range, str | None]:
+def resolve(
+    options: SourceOptions, place: Place, view: Parts | LogView
+) -> tuple[Range, str | None]:
     """The offsets to read, and what was lost if that was pardoned.
 
     Raises `UsageError`: no record at or past a starting time; `OffsetOutOfRangeError`: offsets that
@@ -156,7 +154,7 @@ def resolve(options: SourceOptions, place: Place, view: LogView) -> tuple[Range,
     return Range(start, max(start, end), options.ending.kind is BoundKind.LATEST), loss
 
 
-def _offset_at(bound: Bound, key: TopicPartition, view: LogView, last: int) -> int | None:
+def _offset_at(bound: Bound, key: TopicPartition, view: Parts | LogView, last: int) -> int | None:
     """None: there is no record at or past the time."""
     if bound.kind is BoundKind.EARLIEST:
         return view.log_start_offset
@@ -174,25 +172,46 @@ def _offset_at(bound: Bound, key: TopicPartition, view: LogView, last: int) -> i
 
 
 def plan_place(
-    options: SourceOptions, place: Place, view: LogView, bounds: Range, least_ms: int | None = None
+    options: SourceOptions,
+    place: Place,
+    parts: Parts,
+    bounds: Range,
+    least_ms: int | None = None,
 ) -> list[Piece]:
     """The pieces of one partition as the options want them cut; `least_ms`: segments whose records
     are all older are not wanted. Raises `CorruptionError`."""
     if options.view is View.LATEST:
-        return pieces_of(place, view, bounds.start, bounds.end)
+        return [piece for _, piece in pieces_in(place, parts, bounds.start, bounds.end)]
     max_bytes = options.partition_bytes
     if options.min_partitions is not None:
-        max_bytes = max(1, min(max_bytes, view.segments.size_bytes // options.min_partitions))
-    return pieces_of(
-        place,
-        view,
-        bounds.start,
-        bounds.end,
-        max_bytes=max_bytes,
-        max_records=options.max_records,
-        is_committed=options.is_committed,
-        least_ms=least_ms,
-    )
+        max_bytes = max(1, min(max_bytes, parts.size_bytes // options.min_partitions))
+    return [
+        piece
+        for view, start, end in parts.ranges(bounds.start, bounds.end)
+        for piece in pieces_of(
+            place,
+            view,
+            start,
+            end,
+            max_bytes=max_bytes,
+            max_records=options.max_records,
+            is_committed=options.is_committed,
+            least_ms=least_ms,
+        )
+    ]
+
+
+def pieces_in(
+    place: Place, parts: Parts, start: int, end: int, *, is_committed: bool = False
+) -> list[tuple[Segment, Piece]]:
+    """The pieces of offsets [start, end), uncut, each with its segment, whose file is open."""
+    found: list[tuple[Segment, Piece]] = []
+    for view, low, high in parts.ranges(start, end):
+        for piece in pieces_of(place, view, low, high, is_committed=is_committed):
+            segment = view.segments.get(piece.base_offset)
+            assert segment is not None
+            found.append((segment, piece))
+    return found
 
 
 def pieces_of(
@@ -262,6 +281,7 @@ def _piece(
         end_position,
         first_offset,
         end_offset,
+        os.path.dirname(segment.log.path),
     )
 
 
@@ -307,61 +327,3 @@ def _cuts_by_count(segment: Segment, first: int, past: int, max_records: int) ->
         cuts.append(cut)
         low, wanted = cut, cut + max_records
     return cuts
-
-
-# ---------------------------------------------------------------- tasks
-
-
-def tasks_of(
-    pieces: Iterable[Piece], max_bytes: int, min_tasks: int | None, *, may_join: bool = True
-) -> list[SourceTask]:
-    """Tasks of neighbouring pieces, the biggest task first (SPK-1).
-
-    `min_tasks`: no pieces are put together while there would be fewer tasks than that; `may_join`
-    false: none at all.
-    """
-    ordered = list(pieces)
-    if not may_join or (min_tasks is not None and len(ordered) <= min_tasks):
-        groups = [[piece] for piece in ordered]
-    else:
-        total = sum(piece.size_bytes for piece in ordered)
-        bound = max_bytes if min_tasks is None else min(max_bytes, total // min_tasks)
-        groups = _grouped(ordered, bound)
-    tasks = [SourceTask(group) for group in groups]
-    return sorted(tasks, key=lambda task: -task.size_bytes)
-
-
-def _grouped(pieces: list[Piece], max_bytes: int) -> list[list[Piece]]:
-    """Neighbours of one partition up to `max_bytes`, of several up to `_PACKED_BYTES`."""
-    groups: list[list[Piece]] = []
-    size_bytes = 0
-    for piece in pieces:
-        size_bytes += piece.size_bytes
-        if groups:
-            is_same = groups[-1][-1].place == piece.place
-            fits = size_bytes <= (max_bytes if is_same else min(max_bytes, _PACKED_BYTES))
-            if fits and (is_same or len(groups[-1]) < _PACKED_PIECES):
-                groups[-1].append(piece)
-                continue
-        groups.append([piece])
-        size_bytes = piece.size_bytes
-    return groups
-
-
-def latest_tasks(parts: Iterable[LatestPart], min_tasks: int | None) -> list[SourceTask]:
-    """One task a partition, the biggest first; little ones share tasks."""
-    tasks: list[list[LatestPart]] = []
-    size_bytes = 0
-    for part in sorted(parts, key=lambda part: -part.size_bytes):
-        size_bytes += part.size_bytes
-        if (
-            tasks
-            and min_tasks is None
-            and size_bytes <= _PACKED_BYTES
-            and len(tasks[-1]) < _PACKED_PIECES
-        ):
-            tasks[-1].append(part)
-        else:
-            tasks.append([part])
-            size_bytes = part.size_bytes
-    return [SourceTask(latest=task) for task in tasks]

@@ -1,4 +1,4 @@
-"""What a task of the source does, in Spark's Python worker: bytes of segments -> record batches.
+"""What a task of the source does, in Spark's Python worker: bytes of segments -> records in a form.
 
     read_pieces    view=raw: chunk after chunk of each piece, in the order of the log
     PieceReader    a piece's bytes as chunks: whole batches, held against the segment's digest
@@ -22,11 +22,11 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 import numpy as np
-import pyarrow as pa
 
-from stratalog.base.errors import CorruptionError, OffsetOutOfRangeError
+from stratalog.base.errors import CorruptionError, LogChangedError, OffsetOutOfRangeError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.chunk import (
     Chunk,
@@ -40,20 +40,16 @@ from stratalog.clean.chunk import (
 from stratalog.clean.index import legacy_batch
 from stratalog.clean.job import CleanSpec
 from stratalog.clean.settle import aborted_columns
-from stratalog.pipeline.batches import (
-    Bools,
-    Source,
-    Wanted,
-    legacy_record_batch,
-    record_batches,
-)
+from stratalog.pipeline.locating import Bools, Form, Source, Wanted, located_records
+from stratalog.pipeline.parts import Parts
 from stratalog.pipeline.places import Place, opened_view
-from stratalog.pipeline.planning import Piece, pieces_of
+from stratalog.pipeline.planning import Piece, pieces_in, pieces_of
 from stratalog.record import layout
 from stratalog.record.kernel import arrays, scan
 from stratalog.segment.segment import Segment, open_segment
 
 _LOGGER = logging.getLogger(__name__)
+T = TypeVar("T")
 SPEC = CleanSpec(now_ms=0, hash_secret=(0, 0))
 """Of a round of cleaning only the sizes of chunks and batches mean something for a reader."""
 
@@ -138,8 +134,8 @@ class PieceReader:
 
 
 def read_pieces(
-    task: Iterable[Piece], schema: pa.Schema, rules: ReadRules, scratch: Scratch
-) -> Iterator[pa.RecordBatch]:
+    task: Iterable[Piece], form: Form[T], rules: ReadRules, scratch: Scratch
+) -> Iterator[T]:
     """The records of a task's pieces. Raises `CorruptionError`, `OffsetOutOfRangeError` (data that
     was lost since the task was planned), `LogChangedError`, `StorageIOError`."""
     filesystems: dict[Place, FileSystem] = {}
@@ -148,9 +144,25 @@ def read_pieces(
             filesystems = {piece.place: piece.place.filesystem()}
         segment = open_planned(piece, filesystems[piece.place])
         if segment is not None:
-            yield from _read_piece(segment, piece, schema, rules, scratch)
+            yield from read_piece(segment, piece, form, rules, scratch)
         else:
-            yield from _read_anew(piece, schema, rules, scratch)
+            yield from _read_anew(piece, form, rules, scratch)
+
+
+def read_parts(
+    place: Place,
+    parts: Parts,
+    bounds: tuple[int, int],
+    form: Form[T],
+    rules: ReadRules,
+    scratch: Scratch,
+) -> Iterator[T]:
+    """The records at offsets [start, end) of views that are open, in their order.
+
+    Raises `CorruptionError`.
+    """
+    for segment, piece in pieces_in(place, parts, *bounds, is_committed=rules.is_committed):
+        yield from read_piece(segment, piece, form, rules, scratch)
 
 
 def open_planned(piece: Piece, filesystem: FileSystem | None = None) -> Segment | None:
@@ -160,15 +172,19 @@ def open_planned(piece: Piece, filesystem: FileSystem | None = None) -> Segment 
     """
     filesystem = filesystem or piece.place.filesystem()
     try:
-        segment = open_segment(filesystem, piece.place.path, piece.base_offset, aborted=())
+        segment = open_segment(filesystem, piece.directory, piece.base_offset, aborted=())
     except FileNotFoundError:
         return None
     return segment if segment.log.file_id() == piece.file_id else None
 
 
-def _read_anew(
-    piece: Piece, schema: pa.Schema, rules: ReadRules, scratch: Scratch
-) -> Iterator[pa.RecordBatch]:
+def _read_anew(piece: Piece, form: Form[T], rules: ReadRules, scratch: Scratch) -> Iterator[T]:
+    if piece.is_of_ledger:
+        # The one in use by now may lack what came again after the query's end.
+        raise LogChangedError(
+            f"{piece.place.topic_partition}: its ledger was removed since the query began: ask "
+            "again, or keep more of them with compaction.ledgers.retained"
+        )
     with opened_view(piece.place, pardons_damage=not rules.fail_on_data_loss) as view:
         if view.log_start_offset > piece.first_offset:
             lost = (
@@ -184,15 +200,16 @@ def _read_anew(
             assert segment is not None
             # Which transactions were aborted was settled when the task was planned.
             found = replace(found, aborted=piece.aborted)
-            yield from _read_piece(segment, found, schema, rules, scratch)
+            yield from read_piece(segment, found, form, rules, scratch)
 
 
-def _read_piece(
-    segment: Segment, piece: Piece, schema: pa.Schema, rules: ReadRules, scratch: Scratch
-) -> Iterator[pa.RecordBatch]:
+def read_piece(
+    segment: Segment, piece: Piece, form: Form[T], rules: ReadRules, scratch: Scratch
+) -> Iterator[T]:
+    """The records of a piece of an open segment. Raises `CorruptionError`."""
     reader = PieceReader(segment, piece)
     wanted = Wanted(piece.first_offset, piece.end_offset, without_nulls=not rules.keeps_tombstones)
-    context = ReadContext.of(piece, schema, rules, wanted)
+    context = ReadContext.of(piece, form, rules, wanted)
     while True:
         chunk = None
         try:
@@ -209,12 +226,12 @@ def _read_piece(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReadContext:
+class ReadContext(Generic[T]):
     """What reading a piece's chunks needs. `aborted`: its aborted transactions as columns;
     `crc_from`: offsets below it have been checked before."""
 
     source: Source
-    schema: pa.Schema
+    form: Form[T]
     rules: ReadRules
     wanted: Wanted
     aborted: tuple[Int64s, Int64s, Int64s]
@@ -222,19 +239,19 @@ class ReadContext:
 
     @classmethod
     def of(
-        cls, piece: Piece, schema: pa.Schema, rules: ReadRules, wanted: Wanted, crc_from: int = -1
-    ) -> ReadContext:
+        cls, piece: Piece, form: Form[T], rules: ReadRules, wanted: Wanted, crc_from: int = -1
+    ) -> ReadContext[T]:
         key = piece.place.topic_partition
         source = Source(key.topic, key.partition, piece.base_offset)
-        return cls(source, schema, rules, wanted, aborted_columns(piece.aborted), crc_from)
+        return cls(source, form, rules, wanted, aborted_columns(piece.aborted), crc_from)
 
 
-def chunk_batches(chunk: Chunk, context: ReadContext, scratch: Scratch) -> Iterator[pa.RecordBatch]:
+def chunk_batches(chunk: Chunk, context: ReadContext[T], scratch: Scratch) -> Iterator[T]:
     """The wanted records of one chunk.
 
     Raises `CorruptionError` for the first damage, after the records that come before it.
     """
-    schema, source, wanted = context.schema, context.source, context.wanted
+    form, source, wanted = context.form, context.source, context.wanted
     table, error = scanned(chunk, context.crc_from, scratch)
     if context.rules.is_committed:
         scan.mark_aborted(table, len(table), *context.aborted)
@@ -242,16 +259,17 @@ def chunk_batches(chunk: Chunk, context: ReadContext, scratch: Scratch) -> Itera
     for first, end, plain in pieces(chunk, table, is_read, SPEC, scratch):
         for rows, is_legacy in _runs(table, first, end):
             if not is_legacy:
-                yield from record_batches(
-                    schema, source, chunk, plain, table, is_read, rows, wanted, scratch
-                )
+                for located in located_records(
+                    source, chunk, plain, table, is_read, rows, wanted, form.most_rows, scratch
+                ):
+                    yield form.of_located(located)
                 continue
             for row in range(*rows):
                 batch = legacy_batch(chunk, table[row])
                 of_batch = batch.records(SPEC.max_decompressed_bytes)
                 records = [record for record in of_batch if wanted.takes(record)]
                 if records:
-                    yield legacy_record_batch(schema, source, batch.header, records)
+                    yield form.of_legacy(source, batch.header, records)
     if error is not None:
         raise error
 

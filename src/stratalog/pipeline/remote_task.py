@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 
 from stratalog.admin import copying
 from stratalog.admin.compaction import CompactionOptions, compact
+from stratalog.admin.compaction_ledger import uses_ledger
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.report import Mode, PartitionReport
 from stratalog.base.clock import StoppedClock
@@ -29,6 +30,7 @@ from stratalog.base.errors import CorruptionError, StratalogError, UsageError
 from stratalog.base.filesystem import FileSystem, LocalFileSystem
 from stratalog.clean.note import read_note, write_note
 from stratalog.config.book import SettingsBook
+from stratalog.ledger.manifest import read_manifest
 from stratalog.log.checkpoint import read_checkpoint
 from stratalog.pipeline.places import Place
 from stratalog.pipeline.remote_target import Location
@@ -89,6 +91,7 @@ def _compact_in(scratch: str, task: PartitionTask) -> PartitionDone:
     if note.paused:  # of the original, which stays as it is
         write_note(local, copy.path, replace(note, paused=False))
     report = _compacted(copy, task, local)
+    _check_ledger(task.place, report)
     files = [path for path in copying.files_of(copy.path, local) if not path.endswith(".digest")]
     task.target.upload(files, scratch, task.below)
     return PartitionDone(
@@ -101,12 +104,13 @@ def _compact_in(scratch: str, task: PartitionTask) -> PartitionDone:
 def _compacted(copy: PartitionPlace, task: PartitionTask, local: FileSystem) -> PartitionReport:
     from stratalog.clean.local_engine import LocalEngine
 
+    book = _as_a_copy(task.book, copy.topic_partition.topic)
     options = CompactionOptions(
         Mode.IN_PLACE,
-        task.book.of_broker(),
+        book.of_broker(),
         keep_active=task.keep_active,
         engine="spark",
-        settings_of=task.book.of,
+        settings_of=book.of,
     )
     done = compact(
         [copy.path],
@@ -117,6 +121,24 @@ def _compacted(copy: PartitionPlace, task: PartitionTask, local: FileSystem) -> 
         lambda _: None,
     )
     return done.partitions[0]
+
+
+def _as_a_copy(book: SettingsBook, topic: str) -> SettingsBook:
+    """The settings that the copy is compacted by. Where a topic keeps both copies (LDG-1), the raw
+    log is at the source, and the compacted one is what is made here."""
+    if not uses_ledger(book.of(topic)):
+        return book
+    return book.with_overrides({"compaction.mode": "inplace", "cleanup.policy": "compact"})
+
+
+def _check_ledger(place: Place, report: PartitionReport) -> None:
+    """Raise `UsageError` if the source's ledger has what its raw log has lost."""
+    ledger = read_manifest(place.filesystem(), place.path).current
+    if ledger is not None and ledger.start_offset < report.log_start_offset:
+        raise UsageError(
+            f"{place.path}: its ledger holds records from {ledger.start_offset} on, its raw log, "
+            f"which is read here, only from {report.log_start_offset}: take a snapshot"
+        )
 
 
 def _checkpoints(copy: PartitionPlace, local: FileSystem) -> list[tuple[str, int]]:

@@ -121,8 +121,8 @@ def rows_of(batch: pa.RecordBatch, topic: str | None, now_ms: int) -> Rows:
         numbers,
         _partitions(columns.get("partition")),
         _timestamps(columns.get("timestamp"), count, now_ms),
-        _bytes(columns.get("key"), count),
-        _bytes(columns["value"], count),
+        column_bytes(columns.get("key"), count),
+        column_bytes(columns["value"], count),
         header_ends,
         names,
         contents,
@@ -156,8 +156,9 @@ def _timestamps(column: pa.Array | None, count: int, now_ms: int) -> Int64s:
     return np.where(_has_value(column), times, np.int64(now_ms))
 
 
-def _bytes(column: pa.Array | None, count: int) -> Column:
-    """A binary or text column."""
+def column_bytes(column: pa.Array | None, count: int) -> Column:
+    """A binary or text column: its contents end to end, where each ends (and the first begins),
+    and whether it has a value."""
     import pyarrow as pa
 
     if column is None:
@@ -196,7 +197,7 @@ def _headers(
     import pyarrow as pa
 
     if column is None or column.null_count == len(column):
-        none = _bytes(None, 0)
+        none = column_bytes(None, 0)
         return np.zeros(count + 1, np.int32), none[:2], none
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     lists = column.cast(kind)
@@ -210,4 +211,4 @@ def _headers(
     names, contents = used.flatten()
     if names.null_count:
         raise InvalidRecordError("a row has a header without a key")
-    return ends - ends[0], _bytes(names, len(used))[:2], _bytes(contents, len(used))
+    return ends - ends[0], column_bytes(names, len(used))[:2], column_bytes(contents, len(used))

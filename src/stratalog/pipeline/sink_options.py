@@ -18,7 +18,6 @@ Sources: Spark's KafkaSourceProvider; Delta's "Idempotent table writes"; CFG-1; 
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from stratalog.config.book_file import BookFile, parse_book
 from stratalog.config.properties import decode, parse_properties
 from stratalog.config.table import ALL_NAMES
 from stratalog.pipeline.staging import MAX_VERSION
+from stratalog.pipeline.uris import directory
 from stratalog.record.codec import Codec
 from stratalog.segment.names import MAX_PARTITION, is_topic_name
 
@@ -122,12 +122,7 @@ def _transaction(options: Mapping[str, str], is_stream: bool) -> tuple[str | Non
 def _directory(path: str | None) -> str:
     if not path:
         raise UsageError("no directory is given: use save(DIR), start(DIR) or option path")
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", path)
-    if scheme is not None:
-        if scheme[1].lower() != "file":
-            raise UsageError(f"{path}: no log can be written to {scheme[1]}: give a directory")
-        path = re.sub(r"^file:(//)?", "", path, flags=re.IGNORECASE)
-    return os.path.abspath(path)
+    return directory(path, "log")
 
 
 def _partitions(text: str | None) -> int:

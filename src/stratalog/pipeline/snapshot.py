@@ -39,6 +39,7 @@ from stratalog.pipeline.schema import schema_of
 from stratalog.pipeline.snapshot_manifest import DataFile, Manifest, PartitionSnapshot
 from stratalog.pipeline.snapshot_plan import AsOf, PlannedPartition
 from stratalog.pipeline.snapshot_work import Work, written_apart, written_shared
+from stratalog.pipeline.uris import directory
 from stratalog.spark.describing import description, watched
 from stratalog.spark.failures import one_line_failures
 
@@ -168,9 +169,10 @@ def _asked(
     text = latest.options_text(path, options)
     shuffle_bytes = latest.taken_shuffle_bytes(text)
     source = snapshot_plan.snapshot_options(text)
-    output = _output(to, os.path.abspath(os.fspath(out)), source)
+    target = directory(os.fspath(out), "snapshot")
+    output = _output(to, target, source)
     found = _ended(source, as_of)
-    _refuse_inside(source, os.path.abspath(os.fspath(out)))
+    _refuse_inside(source, target)
     return source, shuffle_bytes, found, output
 
 
@@ -187,6 +189,10 @@ def _planned(
     options, found = asked
     planned = []
     for place in found:
+        with_ledger = snapshot_plan.plan_with_ledger(options, place, older)
+        if with_ledger is not None:
+            planned.append(with_ledger)
+            continue
         with places.opened_view(place) as view:
             name = str(place.topic_partition)
             planned.append(
@@ -201,10 +207,11 @@ def _output(to: str, path: str, source: SourceOptions) -> _Output:
     from stratalog.pipeline.snapshot_delta import DeltaOutput
     from stratalog.pipeline.snapshot_output import ParquetOutput
 
+    schema = to_arrow_schema(schema_of(source.columns), timezone="UTC")
     if to == PARQUET:
-        return ParquetOutput(path)
+        return ParquetOutput(path, schema)
     if to == DELTA:
-        return DeltaOutput(path, to_arrow_schema(schema_of(source.columns), timezone="UTC"))
+        return DeltaOutput(path, schema)
     raise UsageError(f"to is {to!r}; it must be {PARQUET} or {DELTA}")
 
 
@@ -403,7 +410,7 @@ class _Run:
                     fresh += 1
             found = PartitionSnapshot(
                 *(item.key.topic, item.key.partition, item.log_start, item.end_offset),
-                *(item.buckets, tuple(files), item.marks),
+                *(item.buckets, tuple(files), item.marks, item.topic_id),
             )
             partitions.append(found)
             reports.append(_reported(item, found, fresh))

@@ -137,6 +137,12 @@ class DeltaOutput:
                 lake.transaction.create_table_with_add_actions(
                     self.path, schema, added, mode="error", commit_properties=properties
                 )
+            elif table.schema() != schema:
+                # Other columns: all partitions were taken whole, and no file stays.
+                assert not stays, stays
+                table.create_write_transaction(
+                    added, "overwrite", schema, commit_properties=properties
+                )
             else:
                 removed = self._removed(lake, table, stays, manifest.created_ms)
                 table.create_write_transaction(

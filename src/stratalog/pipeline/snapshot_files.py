@@ -34,11 +34,14 @@ import pyarrow.parquet as pq
 from stratalog.base.errors import CorruptionError, LogChangedError
 from stratalog.base.filesystem import translated_errors
 from stratalog.clean.chunk import Int64s, Scratch
-from stratalog.pipeline.batches import Wanted
+from stratalog.pipeline.batches import ArrowForm
 from stratalog.pipeline.latest import read_latest
 from stratalog.pipeline.latest_frame_tasks import LatestJob
+from stratalog.pipeline.locating import Wanted
 from stratalog.pipeline.planning import LatestPart, Piece
 from stratalog.pipeline.reading import PieceReader, ReadContext, chunk_batches, open_planned
+from stratalog.pipeline.sink_columns import column_bytes
+from stratalog.record.kernel import scan
 from stratalog.record.kernel.warmup import ensure_warm
 
 _LOGGER = logging.getLogger(__name__)
@@ -48,6 +51,10 @@ REPORT = "unit int, name string, rows bigint, size_bytes bigint, least_offset bi
 REPORT_NAMES = tuple(field.split()[0] for field in REPORT.split(", "))
 
 PART = ".part"
+_PRINT_KEY = np.uint64(0x5354524154414C4F)
+_MIXED = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number whose multiples look random."""
+
 _GROUP_BYTES = 64 << 20
 _GROUP_ROWS = 1 << 20
 
@@ -55,14 +62,14 @@ _GROUP_ROWS = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Survivors:
     """Offsets [first_offset, end_offset) of a partition were rewritten; the records that are still
-    there lie in the files `paths`, by offset: int64 pairs of offset and timestamp (microseconds).
-    The timestamp tells a record from another one at its offset, where a log was begun anew."""
+    there lie in the files `paths`, by offset: int64 pairs of offset and fingerprint, which tells a
+    record from another one at its offset, where a log was begun anew."""
 
     first_offset: int
     end_offset: int
     paths: tuple[str, ...]
 
-    def drops(self, name: str, offsets: Int64s, timestamps: Int64s) -> npt.NDArray[np.bool_]:
+    def drops(self, name: str, offsets: Int64s, prints: Int64s) -> npt.NDArray[np.bool_]:
         """Which of some records are in the range and no longer there.
 
         Raises `LogChangedError` if another record lies at the offset of one: nothing can be built
@@ -76,7 +83,7 @@ class Survivors:
                 left = np.memmap(path, np.int64, "r").reshape(-1, 2)
             places = np.minimum(np.searchsorted(left[:, 0], offsets), len(left) - 1)
             is_there = left[places, 0] == offsets
-            if (gone & is_there & (left[places, 1] != timestamps)).any():
+            if (gone & is_there & (left[places, 1] != prints)).any():
                 raise LogChangedError(f"{name}: was begun anew: take a whole snapshot")
             gone &= ~is_there
         return gone
@@ -99,7 +106,7 @@ class Unit:
 
 
 def survivors(piece: Piece, job: LatestJob, directory: str) -> str:
-    """Write down offsets and timestamps of a piece's committed records; the path of the file.
+    """Write down offsets and fingerprints of a piece's committed records; the path of the file.
 
     Raises `LogChangedError` if the piece was replaced, `CorruptionError`.
     """
@@ -107,9 +114,16 @@ def survivors(piece: Piece, job: LatestJob, directory: str) -> str:
     if segment is None:
         name = str(piece.place.topic_partition)
         raise LogChangedError(f"{name}: was cleaned while it was being read: ask again")
-    schema = pa.schema([("offset", pa.int64()), ("timestamp", pa.timestamp("us", "UTC"))])
+    schema = pa.schema(
+        [
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", "UTC")),
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+        ]
+    )
     wanted = Wanted(piece.first_offset, piece.end_offset)
-    context = ReadContext.of(piece, schema, job.rules, wanted)
+    context = ReadContext.of(piece, ArrowForm(schema), job.rules, wanted)
     reader, scratch = PieceReader(segment, piece), Scratch()
     path = os.path.join(directory, f"survivors-{uuid.uuid4().hex}{PART}")
     with translated_errors(path), open(path, "wb") as file:
@@ -117,9 +131,22 @@ def survivors(piece: Piece, job: LatestJob, directory: str) -> str:
             for batch in chunk_batches(chunk, context, scratch):
                 pairs = np.empty((batch.num_rows, 2), np.int64)
                 pairs[:, 0] = batch.column(0).to_numpy()
-                pairs[:, 1] = batch.column(1).cast(pa.int64()).to_numpy()
+                pairs[:, 1] = fingerprints(batch)
                 file.write(pairs.tobytes())
     return path
+
+
+def fingerprints(rows: pa.RecordBatch) -> Int64s:
+    """Of each row, 64 bits of its timestamp, key and value, not of headers: int64[n]."""
+    timestamps = rows.column("timestamp").cast(pa.int64()).to_numpy()
+    prints: npt.NDArray[np.uint64] = timestamps.astype(np.uint64) * _MIXED
+    for number, name in enumerate(("key", "value")):
+        content, ends, has_value = column_bytes(rows.column(name), rows.num_rows)
+        hashes = np.zeros((rows.num_rows, 2), np.uint64)
+        lengths = np.diff(ends).astype(np.int64)
+        scan.hash_many(content[ends[0] :], lengths, _PRINT_KEY, _PRINT_KEY, hashes)
+        prints ^= np.where(has_value, hashes[:, number], ~_MIXED)
+    return prints.astype(np.int64)
 
 
 # ---------------------------------------------------------------- files
@@ -161,7 +188,7 @@ def write_part(
     writer = UnitWriter(unit, schema, directory)
     try:
         if part.pieces:
-            for batch in read_latest(part, job.schema, job.rules, job.latest, Scratch()):
+            for batch in read_latest(part, ArrowForm(job.schema), job.rules, job.latest, Scratch()):
                 writer.add(batch)
         return writer.finish()
     except BaseException:
@@ -253,9 +280,10 @@ class UnitWriter:
         unit = self._unit
         offsets = table.column("offset").to_numpy()
         stays = (offsets >= unit.log_start) & (offsets < unit.older_end)
-        timestamps = table.column("timestamp").cast(pa.int64()).to_numpy()
+        if unit.survivors:
+            prints = np.concatenate([fingerprints(batch) for batch in table.to_batches()])
         for rewritten in unit.survivors:
-            stays &= ~rewritten.drops(unit.name, offsets, timestamps)
+            stays &= ~rewritten.drops(unit.name, offsets, prints)
         if keys is None:
             return pa.array(stays)
         came_again = pc.is_in(table.column("key"), value_set=keys)

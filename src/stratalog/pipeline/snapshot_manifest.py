@@ -54,7 +54,7 @@ class DataFile:
 @dataclass(frozen=True, slots=True)
 class PartitionSnapshot:
     """One partition: its newest records of [start_offset, end_offset), in `buckets` by their key's
-    hash; a bucket without rows has no file."""
+    hash; a bucket without rows has no file. `topic_id`: Kafka's, "" where the log has none."""
 
     topic: str
     partition: int
@@ -63,6 +63,7 @@ class PartitionSnapshot:
     buckets: int
     files: tuple[DataFile, ...]
     segments: tuple[SegmentMark, ...]
+    topic_id: str = ""
 
     @property
     def key(self) -> TopicPartition:
@@ -134,6 +135,7 @@ def _partition(found: Any) -> PartitionSnapshot:
         _least(found, "buckets", 1),
         tuple(_listed(found, "files", _file)),
         tuple(_listed(found, "segments", _mark)),
+        _text(found.get("topic_id", "")),
     )
 
 

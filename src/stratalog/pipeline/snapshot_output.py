@@ -1,7 +1,7 @@
 """Where a snapshot of Parquet files lies, so that whoever reads sees one whole snapshot.
 
     OUT/current -> .data/000007        the snapshot: read OUT/current
-    OUT/.data/000007/part-*.parquet    its rows
+    OUT/.data/000007/part-*.parquet    its rows; without any, a file with the columns alone
     OUT/.data/000007/_manifest.json    what it is (`snapshot_manifest`)
     OUT/.lock                          one writer at a time
 
@@ -25,12 +25,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from stratalog.base.errors import CorruptionError, UsageError
 from stratalog.base.filesystem import LocalFileSystem, read_file, translated_errors
 from stratalog.pipeline import snapshot_manifest
 from stratalog.pipeline.snapshot_manifest import DataFile, Manifest
 
 CURRENT = "current"
+NO_ROWS = "part-none.parquet"
 _LOCK = ".lock"
 _ASIDE = ".current.tmp"
 _DATA = ".data"
@@ -40,9 +44,10 @@ _MANIFEST_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ParquetOutput:
-    """A directory for snapshots."""
+    """A directory for snapshots, of rows with the columns of `schema`."""
 
     path: str
+    schema: pa.Schema
 
     @property
     def shown(self) -> str:
@@ -149,6 +154,8 @@ class ParquetOutput:
         named = {file.name for part in manifest.partitions for file in part.files}
         for name in set(os.listdir(directory)) - named:
             os.unlink(os.path.join(directory, name))
+        if not named:
+            self._write_columns(os.path.join(directory, NO_ROWS))
         written = disk.open(os.path.join(directory, snapshot_manifest.NAME), "create")
         try:
             written.pwrite(manifest.encode(), 0)
@@ -156,6 +163,12 @@ class ParquetOutput:
         finally:
             written.close()
         disk.fsync_directory(directory)
+
+    def _write_columns(self, path: str) -> None:
+        """A file without rows: readers learn the columns from a file."""
+        pq.write_table(self.schema.empty_table(), path)
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
 
     def abandon(self, directory: str, _generation: int) -> None:
         """Leave nothing of a generation that did not come to be."""

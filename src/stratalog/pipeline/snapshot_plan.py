@@ -6,9 +6,14 @@
 An incremental snapshot reads [the last one's end, the end). That alone would miss what a cleaning
 or a deletion did meanwhile: a tombstone may have come, deleted its key, and gone. But then the
 record that it deleted is gone, too, out of a segment that the last snapshot has seen: so segments
-are compared with what they were, the offsets in those that were rewritten are read again, and a row
+are compared with what they were, the offsets in those that were cleaned are read again, and a row
 stays only while its record does. An incremental snapshot hence holds the rows of a full one at the
 same offsets, whatever has happened (SPK-7); no length of retention has to be known for it.
+
+All of that is true of one log. A log that was begun anew, or cut and written on, can have other
+records at the same offsets, even with the same times. So either a segment is as it was, or Kafka's
+topic id is the same; and others differ only where the cleaner says that it has been. Else the
+partition is taken whole.
 
 Invariants
 - N1  Rows below the log start go: a full snapshot would not have them.
@@ -18,25 +23,34 @@ Invariants
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from stratalog.base.errors import UsageError
+from stratalog.base.filesystem import read_file
 from stratalog.base.limits import LATEST_MS
 from stratalog.clean.job import Order
+from stratalog.log.checkpoint import read_checkpoint
 from stratalog.log.view import LogView
 from stratalog.pipeline import planning
-from stratalog.pipeline.latest_frame import part_of
+from stratalog.pipeline.as_of import AsOf as AsOfPoint
+from stratalog.pipeline.latest_frame import part_of, part_with_ledger
 from stratalog.pipeline.options import Bound, BoundKind, SourceOptions, read_options
-from stratalog.pipeline.places import Place
+from stratalog.pipeline.places import Place, opened_parts
 from stratalog.pipeline.planning import LatestPart, Piece, Range
 from stratalog.pipeline.schema import HEADERS_COLUMN, PLAIN_COLUMNS
 from stratalog.pipeline.snapshot_manifest import Manifest, PartitionSnapshot, SegmentMark
 from stratalog.record.checksum import crc32c
 from stratalog.record.layout import MAGIC_V2
-from stratalog.segment.names import MAX_OFFSET, TopicPartition
+from stratalog.segment.names import (
+    CLEANER_OFFSET_CHECKPOINT,
+    MAX_OFFSET,
+    PARTITION_METADATA,
+    TopicPartition,
+)
 from stratalog.segment.segment import Segment
 
 AsOf = int | str | datetime | Mapping[str, Mapping[str, int]] | None
@@ -46,6 +60,7 @@ BUCKET_BYTES = 256 << 20
 """Bytes of log for which a partition gets another bucket."""
 
 _TAIL_BYTES = 4096
+_MAX_METADATA_BYTES = 1 << 16
 _NOT_HERE = (
     *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "view"),
     *("startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "isolation", "tombstones"),
@@ -128,7 +143,7 @@ class PlannedPartition:
     """What becomes of a partition. `part`: what is read anew; `previous`: what that is added to,
     None if it is taken whole, for `reason` if there was something to build upon; `rewritten`: the
     ranges below the previous end that are not as they were, with the pieces that are left of them;
-    `log_start` and `marks` as of now."""
+    `log_start`, `marks` and `topic_id` as of now."""
 
     part: LatestPart
     end_offset: int
@@ -138,6 +153,7 @@ class PlannedPartition:
     previous: PartitionSnapshot | None = None
     reason: str | None = None
     rewritten: tuple[tuple[Range, tuple[Piece, ...]], ...] = ()
+    topic_id: str = ""
 
     @property
     def key(self) -> TopicPartition:
@@ -168,16 +184,49 @@ def plan(
     end, low = bounds.end, view.log_start_offset
     previous, reason = _base(options, place, older, end, is_restless)
     buckets = max(1, -(-view.segments.size_bytes // BUCKET_BYTES))
-    if previous is None:
+    marks, topic_id = marks_of(view, end), _topic_id(place)
+    rewritten = None if previous is None else _rewritten(place, view, previous, low, topic_id)
+    if previous is None or rewritten is None:
         part = part_of(options, place, view, bounds)
-        marks = marks_of(view, end)
-        return PlannedPartition(part, end, low, marks, buckets, None, reason)
+        reason = reason if previous is None else "it may be another log"
+        return PlannedPartition(part, end, low, marks, buckets, None, reason, (), topic_id)
     start = min(max(previous.end_offset, low), end)
     part = part_of(options, place, view, replace(bounds, start=start))
-    rewritten = _rewritten(place, view, previous, low)
     return PlannedPartition(
-        part, end, low, marks_of(view, end), previous.buckets, previous, None, rewritten
+        part, end, low, marks, previous.buckets, previous, None, rewritten, topic_id
     )
+
+
+def plan_with_ledger(
+    options: SourceOptions, place: Place, older: Manifest | None
+) -> PlannedPartition | None:
+    """A partition whose ledger answers below its horizon, which is taken whole each time: what a
+    ledger has instead of the log is not known from the log's segments. None: it has no ledger.
+
+    Raises `UsageError` where nothing answers as of then, `CorruptionError`.
+    """
+    as_of = _as_of(options.ending, place)
+    with opened_parts(place, with_ledger=True) as (parts, _):
+        if parts.is_raw:
+            return None
+    with opened_parts(place, with_ledger=True, as_of=as_of) as (parts, end):
+        at_end = replace(options, ending=Bound("as-of", BoundKind.LATEST))
+        bounds, _ = planning.resolve(at_end, place, parts)
+        part = part_with_ledger(place, parts, bounds, end, as_of)
+        buckets = max(1, -(-parts.size_bytes // BUCKET_BYTES))
+        low = parts.log_start_offset
+    reason = None if older is None else "it has a ledger"
+    return PlannedPartition(part, part.range.end, low, (), buckets, None, reason)
+
+
+def _as_of(bound: Bound, place: Place) -> AsOfPoint | None:
+    """Where a partition ends, as reads of ledgers have it; None: at its end."""
+    if bound.kind is BoundKind.OFFSETS:
+        offset = bound.values[place.topic_partition]
+        return None if offset < 0 else AsOfPoint(offset=offset)
+    if bound.kind is BoundKind.TIMESTAMPS:
+        return AsOfPoint(time_ms=bound.values[place.topic_partition])
+    return AsOfPoint(time_ms=bound.timestamp) if bound.kind is BoundKind.TIMESTAMP else None
 
 
 def _base(
@@ -243,26 +292,39 @@ def _mark(segment: Segment, next_offset: int, end: int) -> SegmentMark:
 
 
 def _rewritten(
-    place: Place, view: LogView, previous: PartitionSnapshot, low: int
-) -> tuple[tuple[Range, tuple[Piece, ...]], ...]:
-    """The ranges of offsets below the previous end that are not as they were, and their pieces."""
+    place: Place, view: LogView, previous: PartitionSnapshot, low: int, topic_id: str
+) -> tuple[tuple[Range, tuple[Piece, ...]], ...] | None:
+    """The ranges of offsets below the previous end that are not as they were, and their pieces.
+
+    None if nothing says that it is the same log: no segment is as it was and there is no topic id,
+    or a segment is another of which the cleaner's checkpoint does not know.
+    """
     end = previous.end_offset
+    if topic_id != previous.topic_id:
+        return None
     if end <= low:
         return ()  # nothing of it is left: all rows lie below the log start
     known = set(previous.segments)
+    cleaned_below = _cleaned_below(place)
     found: list[Range] = []
-    covered = low
+    covered, is_same = low, topic_id != ""
     for mark in marks_of(view, end):
         first, past = max(mark.base_offset, low), mark.next_offset
         if past <= low:
             continue
         if first > covered:
             found.append(Range(covered, first))
-        if mark not in known:
+        if mark in known:
+            is_same = True
+        elif past > cleaned_below:
+            return None
+        else:
             found.append(Range(first, past))
         covered = past
     if covered < end:
         found.append(Range(covered, end))
+    if not is_same:
+        return None
     return tuple(
         (
             bounds,
@@ -270,3 +332,20 @@ def _rewritten(
         )
         for bounds in found
     )
+
+
+def _cleaned_below(place: Place) -> int:
+    """The cleaner checkpoint; 0 without one. Raises `StorageIOError`."""
+    path = os.path.join(place.log_dir, CLEANER_OFFSET_CHECKPOINT)
+    return read_checkpoint(place.filesystem(), path).get(place.topic_partition, 0)
+
+
+def _topic_id(place: Place) -> str:
+    """What Kafka's `partition.metadata` says; "" without one. Raises `StorageIOError`."""
+    path = os.path.join(place.path, PARTITION_METADATA)
+    try:
+        lines = read_file(place.filesystem(), path, _MAX_METADATA_BYTES).splitlines()
+    except FileNotFoundError:
+        return ""
+    found = [line.partition(b":")[2].strip() for line in lines if line.startswith(b"topic_id:")]
+    return found[0].decode("ascii", "replace") if found else ""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -69,7 +70,9 @@ class StratalogDataSource(DataSource):
         check_schema(schema)
         kind = FilteringReader if filters.is_asked() else StratalogReader
         if is_for_stream(self.options):
-            _LOGGER.warning("ignored, as this is no stream: %s", ", ".join(STREAM_ONLY))
+            given = {name.lower() for name in self.options}
+            ignored = [name for name in STREAM_ONLY if name.lower() in given]
+            _LOGGER.warning("ignored, as this is no stream: %s", ", ".join(ignored))
         return kind(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
@@ -108,7 +111,7 @@ class StratalogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, biggest first. Raises `UsageError`, `CorruptionError`, `StorageIOError`."""
-        from stratalog.pipeline import places, planning
+        from stratalog.pipeline import places, planning, source_tasks
 
         options = self._options
         found = places.find_places(options.paths, options.choice, options.store)
@@ -119,20 +122,29 @@ class StratalogReader(DataSourceReader):
         parts: list[planning.LatestPart] = []
         pardons = not options.fail_on_data_loss and options.view is View.RAW
         for place in found:
-            with places.opened_view(place, pardons_damage=pardons) as view:
+            with places.opened_parts(
+                place,
+                with_ledger=options.with_ledger,
+                as_of=options.as_of,
+                pardons_damage=pardons,
+            ) as (view, end):
                 bounds, loss = planning.resolve(options, place, view)
+                if end is not None:
+                    bounds = replace(bounds.within(0, end), follows=False)
                 if loss is not None:
                     _LOGGER.warning(loss)
                 bounds = bounds.within(pushed.low, pushed.high)
                 planned = planning.plan_place(options, place, view, bounds, pushed.least_ms)
                 if options.view is View.LATEST:
-                    parts.append(planning.LatestPart(place, bounds, tuple(planned)))
+                    parts.append(
+                        planning.LatestPart(place, bounds, tuple(planned), True, options.as_of)
+                    )
                 else:
                     pieces += planned
         if options.view is View.LATEST:
-            return [*planning.latest_tasks(parts, options.min_partitions)]
+            return [*source_tasks.latest_tasks(parts, options.min_partitions)]
         return [
-            *planning.tasks_of(
+            *source_tasks.tasks_of(
                 pieces,
                 options.partition_bytes,
                 options.min_partitions,
@@ -150,7 +162,7 @@ class FilteringReader(StratalogReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
         """Take filters over; what is returned is left to Spark."""
-        self._pushed, rest = push(filters, by_offset=self._options.view is View.RAW)
+        self._pushed, rest = push(filters, by_offset=self._options.view is not View.LATEST)
         return rest
 
 
@@ -161,7 +173,7 @@ def read_task(
 
     Raises `CorruptionError`, `OffsetOutOfRangeError`.
     """
-    from stratalog.pipeline.planning import SourceTask
+    from stratalog.pipeline.source_tasks import SourceTask
 
     # Spark asks for one partition more than none.
     return _batches(partition, options, schema) if isinstance(partition, SourceTask) else iter(())
@@ -171,14 +183,14 @@ def _batches(task: Any, options: SourceOptions, schema: StructType) -> Iterator[
     from pyspark.sql.pandas.types import to_arrow_schema
 
     from stratalog.clean.chunk import Scratch
-    from stratalog.pipeline.batches import joined
+    from stratalog.pipeline.batches import ArrowForm, joined
     from stratalog.pipeline.latest import LatestRules, read_latest
     from stratalog.pipeline.reading import ReadRules, read_pieces
     from stratalog.record.kernel.warmup import ensure_warm
 
     ensure_warm(_LOGGER.info)
     scratch = Scratch()
-    arrow_schema = to_arrow_schema(schema, timezone="UTC")
+    form = ArrowForm(to_arrow_schema(schema, timezone="UTC"))
     rules = ReadRules(
         options.fail_on_data_loss,
         options.is_committed,
@@ -188,8 +200,8 @@ def _batches(task: Any, options: SourceOptions, schema: StructType) -> Iterator[
     latest = LatestRules(options.order, options.version_header, options.dedupe_bytes)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        yield from read_pieces(task.pieces, arrow_schema, rules, scratch)
+        yield from read_pieces(task.pieces, form, rules, scratch)
         for part in task.latest:
-            yield from read_latest(part, arrow_schema, rules, latest, scratch)
+            yield from read_latest(part, form, rules, latest, scratch)
 
     return joined(batches())

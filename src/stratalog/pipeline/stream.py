@@ -8,7 +8,8 @@ of the last range again, with the offsets of the checkpoint.
     stream_options  what was asked for
     stream_offsets  where the stream stands, how far it goes, what was lost          pure
     stream_logs     the partitions that there are now, and where each one ends
-    planning        a range of offsets -> tasks, which are read as those of a batch
+    planning        a range of offsets -> pieces
+    source_tasks    pieces -> tasks, which are read as those of a batch
 
 Invariants
 - S1  A batch is the records of [start, end) that are there when it is read: the same ones after a
@@ -184,11 +185,11 @@ class StratalogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a batch, which may be one of a run before. Raises as `latestOffset`."""
-        from stratalog.pipeline import planning
+        from stratalog.pipeline import source_tasks
 
         source = self._options.source
         pieces = self._pieces(from_json(start), from_json(end))
-        return planning.tasks_of(
+        return source_tasks.tasks_of(
             pieces,
             source.partition_bytes,
             source.min_partitions,

@@ -35,6 +35,7 @@ _NOT_IN_STREAMS = {
     "dedupeBufferBytes": _NO_LATEST,
     "compaction.strategy": _NO_LATEST,
     "compaction.strategy.header": _NO_LATEST,
+    "asOf": _NO_END,
 }
 _UNITS_MS = {
     "us": 0.001,
@@ -66,7 +67,13 @@ def read_stream_options(given: Mapping[str, str]) -> StreamOptions:
     for name, reason in _NOT_IN_STREAMS.items():
         if options.text(name) is not None:
             raise UsageError(f"{name} is not for a stream: {reason}")
-    if options.one_of("view", View, View.RAW) is View.LATEST:
+    view = options.one_of("view", View, View.RAW)
+    if view is View.COMPACTED:
+        raise UsageError(
+            "view=compacted is not for a stream: a ledger is made anew beneath it; read it as a "
+            "batch, and stream view=raw from its end on"
+        )
+    if view is View.LATEST:
         raise UsageError(
             "view=latest is not for a stream: what it has given is no longer the latest when the "
             "key comes again; stream view=raw and keep the record of the largest offset of each key"

@@ -6,6 +6,7 @@
     stretches pieces of a group -> what one rewrite task goes through; more than one where a group
               is larger than a task's fair share
     bins      tasks -> Spark tasks, small ones together
+    buckets_of  partitions -> the hash buckets that serve each
 
 Invariants
 - C1  Pieces of a segment follow one another without a gap, in bytes and in offsets.
@@ -17,6 +18,7 @@ Invariants
 from __future__ import annotations
 
 import heapq
+import os
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -28,12 +30,15 @@ from stratalog.base.filesystem import File, FileSystem
 from stratalog.clean.chunk import ChunkReader
 from stratalog.clean.job import CleaningJob, SourceSegment
 from stratalog.record import layout
-from stratalog.segment.names import FileKind
+from stratalog.segment.names import FileKind, parse
 from stratalog.segment.offset_index import ENTRY_BYTES
-from stratalog.segment.segment import segment_path
+from stratalog.segment.segment import open_segment
 
 LEAST_SHARE_BYTES = 64 << 20
 """No part of what is cut is smaller: a few tenths of a second's work, and joining costs one."""
+
+BUCKET_BYTES = 256 << 20
+"""Bytes of log whose keys one bucket holds: at 100-byte records about 64 MB of map."""
 
 MOST_SHARE_BYTES = 2 << 30
 """Most bytes that a task indexes: the more, the fewer keys are sent twice."""
@@ -66,14 +71,13 @@ class Piece:
     @property
     def is_whole(self) -> bool:
         """Whether it is all of its segment."""
-        return self.size_bytes == self.segment.size_bytes
+        return (self.start, self.end) == (self.segment.start, self.segment.end)
 
     def reader(self, filesystem: FileSystem, job: CleaningJob) -> ChunkReader:
         """Hands out its chunks."""
-        path = segment_path(job.directory, self.segment.base_offset, FileKind.LOG)
         return ChunkReader(
             filesystem,
-            path,
+            self.segment.file_path(job.directory),
             self.first_offset,
             self.end,
             job.spec,
@@ -82,9 +86,25 @@ class Piece:
         )
 
 
+def check_digest(piece: Piece, job: CleaningJob, filesystem: FileSystem) -> None:
+    """Hold a piece's batch headers against its segment's digest, if there is one: most of their
+    bytes lie outside of the batches' checksums. Raises `CorruptionError`."""
+    directory, name = os.path.split(piece.segment.file_path(job.directory))
+    parsed = parse(name)
+    assert parsed is not None, name
+    segment = open_segment(filesystem, directory, parsed.base_offset)
+    try:
+        if segment.guard is not None:
+            segment.guard.check(piece.start, piece.end)
+            if piece.end == piece.segment.end:
+                segment.guard.check_end(segment.size_bytes)
+    finally:
+        segment.log.close()
+
+
 def whole(segment: SourceSegment) -> Piece:
     """All of a segment."""
-    return Piece(segment, 0, segment.size_bytes, segment.base_offset, segment.next_offset)
+    return Piece(segment, segment.start, segment.end, segment.base_offset, segment.next_offset)
 
 
 def share_bytes(total_bytes: int, parallelism: int) -> int:
@@ -97,10 +117,10 @@ def cut(
 ) -> list[Piece]:
     """Pieces of about `share` bytes. One, if it is not much larger or its index does not help."""
     count = _parts(segment.size_bytes, share)
-    bounds = [(0, segment.base_offset)]
+    bounds = [(segment.start, segment.base_offset)]
     if count > 1:
         bounds += _inner_bounds(segment, job, count, filesystem)
-    bounds.append((segment.size_bytes, segment.next_offset))
+    bounds.append((segment.end, segment.next_offset))
     return [
         Piece(segment, start, end, first_offset, next_offset)
         for (start, first_offset), (end, next_offset) in pairwise(bounds)
@@ -147,6 +167,30 @@ def bins(sizes: Sequence[int], wanted: int) -> list[list[int]]:
     return found
 
 
+def buckets_of(sizes: Sequence[int], parallelism: int) -> list[range]:
+    """The hash buckets that the keys of each partition go to, by the bytes of their logs: a bucket
+    for `BUCKET_BYTES`, at least `parallelism` in all.
+
+    Keys of two partitions never meet, so each has buckets of its own; small ones share one. If all
+    had all of them, the blocks that are shuffled would grow with the square of the bytes in a job,
+    and each would be tiny.
+    """
+    total = max(1, sum(sizes))
+    wanted = max(parallelism, -(-total // BUCKET_BYTES))
+    found, before = [], 0
+    for size_bytes in sizes:
+        after = before + size_bytes
+        first = min(before * wanted // total, wanted - 1)
+        found.append(range(first, max(first + 1, -(-after * wanted // total))))
+        before = after
+    return found
+
+
+def past_all(buckets: Sequence[range]) -> int:
+    """The bucket past all others, for what is told besides keys."""
+    return max(of_one.stop for of_one in buckets)
+
+
 def _parts(size_bytes: int, share: int) -> int:
     share = max(share, LEAST_SHARE_BYTES)
     return 1 if size_bytes <= share * _TOLERANCE else -(-size_bytes // share)
@@ -157,9 +201,10 @@ def _inner_bounds(
 ) -> list[tuple[int, int]]:
     """(position, first offset) of the batches at which the segment is cut into `count`."""
     try:
-        log = filesystem.open(_path(job, segment, FileKind.LOG), "read")
+        log = filesystem.open(segment.file_path(job.directory), "read")
         try:
-            index = filesystem.open(_path(job, segment, FileKind.OFFSET_INDEX), "read")
+            path = segment.file_path(job.directory, FileKind.OFFSET_INDEX)
+            index = filesystem.open(path, "read")
             try:
                 positions = _Positions(index, segment.offset_index_bytes // ENTRY_BYTES)
                 return _bounds(segment, count, positions, log)
@@ -175,9 +220,9 @@ def _bounds(
     segment: SourceSegment, count: int, positions: _Positions, log: File
 ) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
-    last = (0, segment.base_offset)
+    last = (segment.start, segment.base_offset)
     for number in range(1, count):
-        slot = bisect_left(positions, segment.size_bytes * number // count)
+        slot = bisect_left(positions, segment.start + segment.size_bytes * number // count)
         if slot >= len(positions):
             break
         position = positions[slot]
@@ -188,16 +233,12 @@ def _bounds(
         # A wrapper of the old formats has the offset of its last message, not of its first.
         if (
             head[layout.MAGIC] == layout.MAGIC_V2
-            and last[0] < position < segment.size_bytes
+            and last[0] < position < segment.end
             and last[1] < first_offset < segment.next_offset
         ):
             last = (position, first_offset)
             found.append(last)
     return found
-
-
-def _path(job: CleaningJob, segment: SourceSegment, kind: FileKind) -> str:
-    return segment_path(job.directory, segment.base_offset, kind)
 
 
 class _Positions(Sequence[int]):

@@ -47,14 +47,12 @@ from stratalog.spark import cutting, planning, tasks
 from stratalog.spark.cutting import Piece
 from stratalog.spark.describing import description, watched
 from stratalog.spark.failures import one_line_failures
-from stratalog.spark.tasks import Block, IndexTask, RewriteTask, SegmentReport
+from stratalog.spark.sending import Block
+from stratalog.spark.tasks import IndexTask, RewriteTask, SegmentReport
 
 if TYPE_CHECKING:
     from pyspark import RDD, Broadcast
     from pyspark.sql import SparkSession
-
-_BUCKET_BYTES = 256 << 20
-"""Bytes of log whose keys one bucket holds: at 100-byte records about 64 MB of map."""
 
 
 @dataclass(slots=True)
@@ -100,7 +98,8 @@ class SparkEngine:
         writes: bool,
         on_progress: OnProgress,
     ) -> list[CleanedPartition]:
-        buckets = self._buckets(jobs)
+        sizes = [planning.total_bytes([job]) for job in jobs]
+        buckets = cutting.buckets_of(sizes, self._context.defaultParallelism)
         ends = self._round_ends(jobs, shared, buckets, on_progress)
         share = cutting.share_bytes(planning.total_bytes(jobs), self._context.defaultParallelism)
         pieces = planning.cut_pieces(jobs, ends, share, self._filesystem)
@@ -134,58 +133,55 @@ class SparkEngine:
 
     # ------------------------------------------------------------ the parts of the job
 
-    def _buckets(self, jobs: Sequence[CleaningJob]) -> int:
-        return max(
-            self._context.defaultParallelism, -(-planning.total_bytes(jobs) // _BUCKET_BYTES)
-        )
-
     def _index(
         self,
         jobs: Sequence[CleaningJob],
         ends: Sequence[int],
         pieces: Sequence[Sequence[Piece]],
         shared: Broadcast[tuple[CleaningJob, ...]],
-        buckets: int,
+        buckets: Sequence[range],
         share: int,
         on_progress: OnProgress,
     ) -> tuple[RDD[Any], list[SegmentReport]]:
         """The first shuffle, and its reports."""
         index_tasks = [
-            IndexTask(number, run, ends[number])
+            IndexTask(number, run, ends[number], buckets[number])
             for number, of_job in enumerate(pieces)
             for run in cutting.runs(of_job, share)
         ]
-        blocks = self._indexed(index_tasks + planning.later_tasks(jobs), shared, buckets)
+        blocks = self._indexed(
+            index_tasks + planning.later_tasks(jobs, buckets), shared, cutting.past_all(buckets)
+        )
         with self._described("index", jobs, on_progress):
-            return blocks, self._read_reports(blocks, buckets)
+            return blocks, self._read_reports(blocks, cutting.past_all(buckets))
 
     def _indexed(
         self,
         index_tasks: Sequence[IndexTask],
         shared: Broadcast[tuple[CleaningJob, ...]],
-        buckets: int,
+        reports: int,
     ) -> RDD[Any]:
-        """The first shuffle: (bucket, block), with one bucket more for the reports."""
+        """The first shuffle: (bucket, block), with the last bucket for the reports."""
 
         def run(bins: Iterable[list[IndexTask]]) -> Iterator[Any]:
             for task in (task for tasks_of_bin in bins for task in tasks_of_bin):
-                yield from tasks.index_task(task, shared.value[task.job], buckets)
+                yield from tasks.index_task(task, shared.value[task.job], reports)
 
         sizes = [sum(piece.size_bytes for piece in task.pieces) for task in index_tasks]
         bins = [[index_tasks[n] for n in chosen] for chosen in self._bins(sizes)]
         rows = self._context.parallelize(bins, len(bins))
-        blocks = rows.setName("runs of segments").mapPartitions(run).partitionBy(buckets + 1, _same)
+        blocks = rows.setName("runs of segments").mapPartitions(run).partitionBy(reports + 1, _same)
         return blocks.setName("keys by hash bucket")
 
     def _bins(self, sizes: Sequence[int]) -> list[list[int]]:
         """Numbers of tasks, small ones together, for a few Spark tasks a core."""
-        wanted = max(4 * self._context.defaultParallelism, sum(sizes) // _BUCKET_BYTES)
+        wanted = max(4 * self._context.defaultParallelism, sum(sizes) // cutting.BUCKET_BYTES)
         return cutting.bins(sizes, wanted)
 
-    def _read_reports(self, blocks: RDD[Any], buckets: int) -> list[SegmentReport]:
+    def _read_reports(self, blocks: RDD[Any], reports: int) -> list[SegmentReport]:
         return [
             report
-            for _, report in self._context.runJob(blocks, _rows, [buckets])
+            for _, report in self._context.runJob(blocks, _rows, [reports])
             if isinstance(report, SegmentReport)
         ]
 
@@ -273,7 +269,7 @@ class SparkEngine:
         self,
         jobs: Sequence[CleaningJob],
         shared: Broadcast[tuple[CleaningJob, ...]],
-        buckets: int,
+        buckets: Sequence[range],
         on_progress: OnProgress,
     ) -> list[int]:
         """Where each job's round ends: at its bound, or where its limit of keys was reached."""
@@ -286,14 +282,15 @@ class SparkEngine:
                 number,
                 (cutting.whole(segment),),
                 jobs[number].first_uncleanable,
+                buckets[number],
                 first_offsets=True,
             )
             for number in limited
             for segment in jobs[number].dirty_segments
         ]
-        blocks = self._indexed(index_tasks, shared, buckets)
+        blocks = self._indexed(index_tasks, shared, cutting.past_all(buckets))
         with self._described("index", jobs, on_progress):
-            planning.settle_all(jobs, self._read_reports(blocks, buckets))
+            planning.settle_all(jobs, self._read_reports(blocks, cutting.past_all(buckets)))
             counts = self._first_offsets_by_segment(blocks, jobs)
         scratch = Scratch()
         for number, last_mapped in self._last_mapped(blocks, jobs, counts).items():

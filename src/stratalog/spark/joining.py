@@ -26,9 +26,8 @@ from stratalog.base.filesystem import File, FileSystem
 from stratalog.clean.chunk import Int64s, Scratch
 from stratalog.clean.decide import DecideContext, decide_chunk
 from stratalog.clean.job import CleanedGroup, SourceSegment, Volume
-from stratalog.clean.rewrite import GroupOutput, copy_bytes, earlier, txn_index_changes
+from stratalog.clean.rewrite import GroupOutput, copy_bytes, earlier, may_stay
 from stratalog.segment.names import FileKind, part_name
-from stratalog.segment.segment import segment_path
 from stratalog.spark.cutting import Piece
 
 _COLUMNS = 4
@@ -96,7 +95,7 @@ def rewrite_stretch(
     writes: bool,
 ) -> Stretch:
     """Decide the chunks of `pieces` and write what stays. Raises `CorruptionError`."""
-    may_stay = len(group) == 1 and not txn_index_changes(context, group)
+    unchanged = may_stay(context, group)
     writer = None
     if writes:
         first_offset = pieces[0].first_offset
@@ -104,7 +103,7 @@ def rewrite_stretch(
         log, table = (part_name(first_offset, kind, tag, attempt) for kind in kinds)
         writer = _Writer(filesystem, context.job.directory, (log, table))
     try:
-        return _rewrite(filesystem, context, pieces, writer, may_stay)
+        return _rewrite(filesystem, context, pieces, writer, unchanged)
     finally:
         if writer is not None:
             writer.close()
@@ -214,7 +213,7 @@ def _append(
         path, start = os.path.join(directory, stretch.log), 0
     else:  # nothing was changed
         piece = stretch.pieces[0]
-        path = segment_path(directory, piece.segment.base_offset, FileKind.LOG)
+        path = piece.segment.file_path(directory)
         start = piece.start
     end = start + stretch.size_bytes
     copy_bytes(filesystem, path, start, end, output.pwrite, position)

@@ -46,10 +46,10 @@ def _below(job: CleaningJob, end_offset: int) -> list[SourceSegment]:
     return [segment for segment in job.segments if segment.base_offset < end_offset]
 
 
-def later_tasks(jobs: Sequence[CleaningJob]) -> list[IndexTask]:
+def later_tasks(jobs: Sequence[CleaningJob], buckets: Sequence[range]) -> list[IndexTask]:
     """A task for each segment beyond a round's end, where the order of versions asks for them."""
     return [
-        IndexTask(number, (cutting.whole(segment),), MAX_OFFSET, is_later=True)
+        IndexTask(number, (cutting.whole(segment),), MAX_OFFSET, buckets[number], is_later=True)
         for number, job in enumerate(jobs)
         for segment in job.later
     ]

@@ -42,6 +42,9 @@ _MIN_HEAP_BYTES = 1 << 30
 _MAX_HEAP_BYTES = 8 << 30
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _STANDALONE = re.compile(r"spark://(?P<addresses>.+)")
+_MASTER = re.compile(
+    r"local(\[(\*|\d+)(,\d+)?\])?$|local-cluster\[[\d, ]+\]$|spark://|yarn$|k8s://"
+)
 _CONNECT_SECONDS = 5.0
 _GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Where spark-submit's Java listens, for the Python that it starts."""
@@ -110,7 +113,12 @@ def _submitted_settings() -> dict[str, str]:
 
 
 def _check_reachable(master: str) -> None:
-    """Raise `UsageError` if none of a standalone cluster's masters takes a connection (S4)."""
+    """Raise `UsageError` if it is no master, or none of a standalone cluster's takes a connection
+    (S4): Spark tells either by a page of Java."""
+    if _MASTER.match(master) is None:
+        raise UsageError(
+            f"{master}: is no master; Spark knows local[N], spark://HOST:PORT, yarn, k8s://..."
+        )
     found = _STANDALONE.fullmatch(master)
     if found is None:
         return

@@ -10,7 +10,8 @@ installed package. Keys cross between workers as a few large binary blocks, neve
     join_task     a group's stretches -> CleanedGroup
 
 Invariants
-- T1  A bucket holds all rows of its share of the hashes, of all jobs: merging needs nothing else.
+- T1  A bucket holds all rows of its share of the hashes of the jobs that it serves: merging needs
+      nothing else.
 - T2  Damage is answered, not raised: Spark would try a damaged file again, three times.
 - T3  A task may run twice: its blocks are the same, and its files have another name.
 """
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 from pyspark import TaskContext
@@ -34,60 +34,21 @@ from stratalog.clean.offset_map import KeyRows, OffsetMap
 from stratalog.clean.rewrite import GroupRewriter
 from stratalog.clean.settle import SettledMarkers
 from stratalog.segment.names import MAX_OFFSET
-from stratalog.spark.cutting import Piece
+from stratalog.spark import sending
+from stratalog.spark.cutting import Piece, check_digest
 from stratalog.spark.joining import Stretch, join_stretches, rewrite_stretch
-
-ROWS_PER_BLOCK = 40_000
-"""24 bytes a row: just under 1 MiB (with versions 32 bytes). Spark's Python side holds up to ten
-blocks a bucket before it hands them to the JVM, so this bounds a worker far better than the largest
-block that works."""
-
-TASK_MAP_BYTES = 256 << 20
-"""A task's own map, to send each key once. When it is full it is sent and begun again."""
-
-
-class BlockKind(Enum):
-    """What a block holds. KEYS: rows of the dirty part, one a key of the task; PROBES: rows of the
-    clean part; LATER: rows from beyond the round's end; LIVE, DEAD, HELD: offsets."""
-
-    KEYS = "keys"
-    PROBES = "probes"
-    LATER = "later"
-    LIVE = "live"
-    DEAD = "dead"
-    HELD = "held"
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Rows of one job (KEYS, PROBES, LATER), or offsets for one rewrite task (LIVE, DEAD, HELD), by
-    its number.
-
-    `hashes`: uint64[n, 2] as bytes, empty for a task's; `offsets`: int64[n] as bytes; `versions`:
-    the same, empty for a task's and where the job's order is by offset.
-    """
-
-    kind: BlockKind
-    owner: int
-    hashes: bytes
-    offsets: bytes
-    versions: bytes = b""
-
-    def rows(self) -> KeyRows:
-        """The arrays; read only views of the bytes, copied because kernels want their own type."""
-        hashes = np.frombuffer(bytearray(self.hashes), np.uint64).reshape(-1, 2)
-        offsets = np.frombuffer(bytearray(self.offsets), np.int64)
-        versions = np.frombuffer(bytearray(self.versions), np.int64) if self.versions else None
-        return KeyRows(hashes, offsets, versions)
+from stratalog.spark.sending import Block, BlockKind, KeySender, mirrored
 
 
 @dataclass(frozen=True, slots=True)
 class IndexTask:
-    """A run of one job's pieces. `upper_offset`: the round's end, where a limit set one."""
+    """A run of one job's pieces. `upper_offset`: the round's end, where a limit set one; `buckets`:
+    those that the job's keys go to (`cutting.buckets_of`)."""
 
     job: int
     pieces: tuple[Piece, ...]
     upper_offset: int
+    buckets: range
     first_offsets: bool = False
     """Whether the rows are wanted with each key's first offset in place of its last (CMP-5)."""
     is_later: bool = False
@@ -135,10 +96,10 @@ Report = tuple[int, "Block | SegmentReport"]
 # ---------------------------------------------------------------- index
 
 
-def index_task(task: IndexTask, job: CleaningJob, buckets: int) -> Iterator[Report]:
-    """The blocks of a task by bucket, and its reports, which go to the bucket past the last."""
+def index_task(task: IndexTask, job: CleaningJob, reports: int) -> Iterator[Report]:
+    """The blocks of a task by bucket, and its reports, which go to the bucket `reports`."""
     has_versions = job.spec.order is not Order.OFFSET
-    sender = KeySender(task.job, buckets, has_versions, first_offsets=task.first_offsets)
+    sender = KeySender(task.job, task.buckets, has_versions, first_offsets=task.first_offsets)
     scratch = Scratch()
     context = IndexContext.of_later(job) if task.is_later else IndexContext.of(job)
     for piece in task.pieces:
@@ -146,11 +107,11 @@ def index_task(task: IndexTask, job: CleaningJob, buckets: int) -> Iterator[Repo
             chunks: list[ChunkReport] = []
             yield from _index_piece(task, job, context, piece, scratch, sender, chunks)
         except CorruptionError as error:
-            yield buckets, SegmentReport(task.job, damage=error)
+            yield reports, SegmentReport(task.job, damage=error)
             return
         if not task.is_later:  # what is not cleaned has no say in what becomes of transactions
-            yield buckets, SegmentReport(task.job, tuple(chunks))
-    yield from sender.send_map()
+            yield reports, SegmentReport(task.job, tuple(chunks))
+    yield from sender.send_all()
 
 
 def _index_piece(
@@ -162,6 +123,7 @@ def _index_piece(
     sender: KeySender,
     chunks: list[ChunkReport],
 ) -> Iterator[Report]:
+    check_digest(piece, job, LocalFileSystem())
     reader = piece.reader(LocalFileSystem(), job)
     try:
         while (chunk := reader.take(scratch)) is not None:
@@ -189,73 +151,6 @@ def _index_piece(
             yield from pending
     finally:
         reader.close()
-
-
-class KeySender:
-    """Collects keys in a map and cuts rows into blocks of `owner` by bucket. One thread's own.
-
-    `first_offsets`: as in `IndexTask`.
-    """
-
-    def __init__(
-        self, owner: int, buckets: int, has_versions: bool, *, first_offsets: bool = False
-    ):
-        self._owner = owner
-        self._first_offsets = first_offsets
-        self._buckets = buckets
-        self._has_versions = has_versions
-        self._map = self._empty_map()
-
-    def keys(self, rows: KeyRows, scratch: Scratch) -> Iterator[Report]:
-        """Map rows; blocks only when the map is full. Rows added twice do no harm."""
-        values = self._mirrored(rows)
-        if not self._map.add(values, scratch):
-            yield from self.send_map()
-            if not self._map.add(values, scratch):
-                raise AssertionError("a chunk's keys do not fit a task's map")
-
-    def probes(self, rows: KeyRows) -> Iterator[Report]:
-        """Rows of the clean part, each as it is: it has one record a key already."""
-        yield from self._blocks(BlockKind.PROBES, rows)
-
-    def later(self, rows: KeyRows) -> Iterator[Report]:
-        """Rows from beyond the round's end, each as it is."""
-        yield from self._blocks(BlockKind.LATER, rows)
-
-    def send_map(self) -> Iterator[Report]:
-        """The map's content as blocks; the map begins again."""
-        for values in self._map.entries():
-            yield from self._blocks(BlockKind.KEYS, self._mirrored(values))
-        self._map = self._empty_map()
-
-    def _empty_map(self) -> OffsetMap:
-        return OffsetMap(memory_bytes=TASK_MAP_BYTES, has_versions=self._has_versions)
-
-    def _mirrored(self, rows: KeyRows) -> KeyRows:
-        return mirrored(rows) if self._first_offsets else rows
-
-    def _blocks(self, kind: BlockKind, rows: KeyRows) -> Iterator[Report]:
-        scaled = (rows.hashes[:, 0] >> np.uint64(32)) * np.uint64(self._buckets) >> np.uint64(32)
-        # numpy sorts 16-bit numbers by radix, many times as fast as longer ones.
-        bucket_of = scaled.astype(np.uint16 if self._buckets <= 1 << 16 else np.uint32)
-        order = np.argsort(bucket_of, kind="stable")
-        bounds = np.searchsorted(bucket_of[order], np.arange(self._buckets + 1))
-        for bucket in range(self._buckets):
-            for start in range(int(bounds[bucket]), int(bounds[bucket + 1]), ROWS_PER_BLOCK):
-                chosen = order[start : min(start + ROWS_PER_BLOCK, int(bounds[bucket + 1]))]
-                yield bucket, _block(kind, self._owner, rows, chosen)
-
-
-def mirrored(rows: KeyRows) -> KeyRows:
-    """With offsets counted from the other end, so that a map keeps the first offset of a key."""
-    return KeyRows(rows.hashes, MAX_OFFSET - 1 - rows.offsets)
-
-
-def _block(kind: BlockKind, owner: int, rows: KeyRows, chosen: Int64s) -> Block:
-    versions = b"" if rows.versions is None else rows.versions[chosen].tobytes()
-    return Block(
-        kind, owner, rows.hashes[chosen].tobytes(), rows.offsets[chosen].tobytes(), versions
-    )
 
 
 # ---------------------------------------------------------------- merge
@@ -288,8 +183,8 @@ def merge_bucket(
             for (number, _), last in zip(
                 owners[job], np.searchsorted(offsets, ends).tolist(), strict=True
             ):
-                for at in range(first, last, 3 * ROWS_PER_BLOCK):
-                    part = offsets[at : min(at + 3 * ROWS_PER_BLOCK, last)]
+                for at in range(first, last, 3 * sending.ROWS_PER_BLOCK):
+                    part = offsets[at : min(at + 3 * sending.ROWS_PER_BLOCK, last)]
                     yield Block(kind, number, b"", part.tobytes())
                 first = last
 
