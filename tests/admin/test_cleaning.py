@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from stratalog.admin import state
-from stratalog.admin.cleaning import StatusReport, history, pause, resume, retry, status
+from stratalog.admin.cleaning import StatusReport, history, status
 from stratalog.admin.report import Mode
+from stratalog.admin.steering import pause, resume, retry
 from stratalog.base.clock import FixedClock, StoppedClock, SystemClock
 from stratalog.base.errors import LogChangedError, LogLockedError, UsageError
 from stratalog.clean.history import append_history

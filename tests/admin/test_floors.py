@@ -29,8 +29,14 @@ CHANGES = {
     "flush.ms": ("500", 500),
     "segment.ms": ("11", 11),
     "compression.type": ("zstd", Codec.ZSTD),
+    "compaction.mode": ("ledger", True),
+    "compaction.threshold": ("15", 15),
 }
-FIELDS = {"compression.type": "compression"}
+FIELDS = {
+    "compression.type": "compression",
+    "compaction.mode": "has_ledger_mode",
+    "compaction.threshold": "ledger_threshold_bytes",
+}
 
 
 @pytest.mark.requirement("CFG-1")
@@ -89,6 +95,9 @@ CHOICES = {
     "compaction.strategy": ("timestamp", {"order": Order.TIMESTAMP}),
     "compaction.strategy.header": ("v", {"version_header": "v"}),
     "tombstone.horizon": ("segment", {"by_segment": True}),
+    "compaction.mode": ("ledger", {"uses_ledger": True}),
+    "compaction.threshold": ("14", {"threshold_bytes": 14}),
+    "compaction.ledgers.retained": ("3", {"ledgers_retained": 3}),
 }
 
 CLEANERS = {

@@ -1,4 +1,6 @@
-"""The operations that every face shares: the command line today, the server and web page later.
+"""The operations that every face shares: command line, REST, the Python API, Spark's jobs.
+
+    desk/           what can be administered, once, as documents
 
     directories.py  which partitions a directory holds
     floors.py       settings -> the plain values of the floors below
@@ -9,6 +11,7 @@
     compaction.py   `compact`: find, lock, copy, and then
       compaction_plan.py   a partition and its options -> what is to be done
       compaction_run.py    batches of partitions: engine, place, note, history
+      compaction_ledger.py those in ledger mode: begun, settled or undone
     top_keys.py     the keys that a round would drop the most of
     columns.py      records -> columns, for counting, checking and dumping
     stats.py        what a log holds, counted
@@ -26,7 +29,8 @@
     service.py      `open_service`: a store, its cleaner and the settings in force
     topics.py       settings of each topic -> what store and cleaner go by
     round_engines.py  which engine cleans a partition of a service
-    cleaning.py     `compaction status|explain|history|pause|resume`, `cleaner status|retry`
+    cleaning.py     `compaction status|explain|history`, `cleaner status` of a directory
+    steering.py     `compaction pause|resume`, `cleaner retry` in directories that nobody has open
     forgetting.py   `forget`: a key is erased, with a receipt; absent.py looks whether it is
     page/           `stats --html`: figures of all of that, as one page
     overlay.py      a file system that only remembers changes: for showing a repair

@@ -1,9 +1,10 @@
 """Whether a key is gone from every file of a partition: what a receipt of `forget` says (CLN-11).
 
 All files that hold records are gone through, whatever they are called: segments, what waits to be
-deleted, what a cleaning has left half done, what a repair has put aside; every batch in them, of
-aborted transactions, too. Two answers are good: no value of the key is left (its tombstones may be:
-readers learn of the deletion by them), and the key itself is nowhere.
+deleted, what a cleaning has left half done, what a repair has put aside, and those of its ledgers,
+whether they count (LDG-1) or not; every batch in them, of aborted transactions, too. Two answers
+are good: no value of the key is left (its tombstones may be: readers learn of the deletion by
+them), and the key itself is nowhere.
 
 Invariants
 - I1  What cannot be read is a problem, and nothing is said to be gone then.
@@ -31,6 +32,7 @@ from stratalog.clean.chunk import Chunk, ChunkReader, Scratch, Table, scan_chunk
 from stratalog.clean.engine import OnProgress, Progress
 from stratalog.clean.index import hash_keys
 from stratalog.clean.job import CleanSpec
+from stratalog.ledger.manifest import ledgers_path
 from stratalog.record import layout
 from stratalog.record.batch import batches
 from stratalog.record.kernel.columns import KEYS
@@ -44,6 +46,26 @@ _ATTEMPTS = 10
 def is_log_name(name: str) -> bool:
     """Whether a file of that name holds records, in whatever state."""
     return _HOLDS_RECORDS.fullmatch(name) is not None
+
+
+def ledger_log_files(partition_dir: str, filesystem: FileSystem) -> list[str]:
+    """The files below a partition's ledgers that hold records, in whatever directory there; paths
+    relative to the partition. One that goes meanwhile is left out. Raises `StorageIOError`."""
+    found: list[str] = []
+    left = [os.path.relpath(ledgers_path(partition_dir), partition_dir)]
+    while left:
+        directory = left.pop()
+        path = os.path.join(partition_dir, directory)
+        try:
+            names = filesystem.list_directory(path) if filesystem.is_directory(path) else []
+        except FileNotFoundError:
+            continue
+        for name in names:
+            if is_log_name(name):
+                found.append(os.path.join(directory, name))
+            elif filesystem.is_directory(os.path.join(path, name)):
+                left.append(os.path.join(directory, name))
+    return sorted(found)
 
 
 class Stage(Enum):
@@ -137,6 +159,10 @@ def find_key(
     return AbsentReport(text, wanted, tuple(search.run() for search in searches))
 
 
+def _base_of(name: str) -> int:
+    return int(os.path.basename(name)[:20])
+
+
 @dataclass(slots=True)
 class _Search:
     """One partition's search in progress."""
@@ -180,13 +206,13 @@ class _Search:
 
     def _files(self) -> Iterator[tuple[str, int]]:
         """The files that hold records: their names and identities."""
-        for name in sorted(self.filesystem.list_directory(self.place.path)):
-            if is_log_name(name):
-                try:
-                    path = os.path.join(self.place.path, name)
-                    yield name, self.filesystem.stat(path).file_id
-                except FileNotFoundError:
-                    continue  # renamed or unlinked: the next listing knows
+        names = filter(is_log_name, sorted(self.filesystem.list_directory(self.place.path)))
+        for name in (*names, *ledger_log_files(self.place.path, self.filesystem)):
+            try:
+                path = os.path.join(self.place.path, name)
+                yield name, self.filesystem.stat(path).file_id
+            except FileNotFoundError:
+                continue  # renamed or unlinked: the next listing knows
 
     def _unread(self, path: str, position: int | None, reason: str) -> None:
         self.problems.append(Unread(path, position, reason))
@@ -195,7 +221,7 @@ class _Search:
         path = os.path.join(self.place.path, name)
         try:
             size_bytes = self.filesystem.stat(path).size_bytes
-            reader = ChunkReader(self.filesystem, path, int(name[:20]), size_bytes, self.spec)
+            reader = ChunkReader(self.filesystem, path, _base_of(name), size_bytes, self.spec)
             try:
                 while (chunk := reader.take(self.scratch)) is not None:
                     self._chunk(chunk)

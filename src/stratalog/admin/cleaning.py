@@ -1,13 +1,11 @@
-"""The cleaner's view of directories: state, explanations, queue, history, pauses and retries.
+"""The cleaner's view of directories: state, explanations, queue, history.
 
 The same facts and the same functions as in the service that owns a directory (`clean/facts.py`,
 `clean/select.py`), made from files alone. Looking changes nothing and asks for no lock, so that it
-works beside a live process, too, whose files are then a moment old. Pauses and retries are notes
-(`clean/note.py`), which the service obeys when it opens the log: they want the directory's lock.
+works beside a live process, too, whose files are then a moment old.
 
 Invariants
 - I1  Looking writes nothing; what is wrong with one partition is told with it, and others go on.
-- I2  A note is changed only under the lock of its log directory.
 """
 
 from __future__ import annotations
@@ -24,14 +22,15 @@ from stratalog.admin.state import open_to_read
 from stratalog.base.clock import Clock, StoppedClock
 from stratalog.base.errors import StratalogError
 from stratalog.base.filesystem import FileSystem
-from stratalog.clean.facts import Sections, facts_of, measure, sections_of
+from stratalog.clean.facts import Sections, facts_of, ledger_facts_of, measure, sections_of
 from stratalog.clean.history import KEPT, Entry, read_history
-from stratalog.clean.note import UNKNOWN, Note, read_note, write_note
+from stratalog.clean.note import UNKNOWN, Note, read_note
 from stratalog.clean.select import Explanation, LogFacts, explain, rank
-from stratalog.clean.states import NONE, paused
+from stratalog.clean.settings import TopicCleaning
+from stratalog.clean.states import NONE, State, paused
 from stratalog.config.settings import Settings
+from stratalog.ledger.manifest import Generation, read_manifest
 from stratalog.log.checkpoint import read_checkpoint
-from stratalog.log.locking import locked
 from stratalog.log.quarantine import read_quarantine
 from stratalog.log.view import LogView
 from stratalog.record.layout import INT64_MAX
@@ -234,19 +233,21 @@ def _item(
     finds_expiry: bool,
 ) -> PartitionItem[LookedAt]:
     try:
-        found = _look(place, settings, filesystem, clock, finds_expiry)
+        found = look(place, settings, filesystem, clock, finds_expiry=finds_expiry)
     except (StratalogError, FileNotFoundError) as error:
         return PartitionItem(place.name, place.path, None, str(error))
     return PartitionItem(place.name, place.path, found)
 
 
-def _look(
+def look(
     place: PartitionPlace,
     settings: Settings,
     filesystem: FileSystem,
     clock: Clock,
-    finds_expiry: bool,
+    *,
+    finds_expiry: bool = False,
 ) -> LookedAt:
+    """One partition, from its files. Raises `StratalogError`, `FileNotFoundError`."""
     now_ms = clock.now_ms()
     topic = choice_settings(settings)
     if place.topic_partition.topic in COMPACTED_TOPICS:
@@ -258,37 +259,77 @@ def _look(
     # The end of a log that somebody writes, or that a crash has torn, is no matter of ours.
     with open_to_read(place, log_settings(settings), filesystem, clock, may_be_torn=True) as log:
         view = log.view
-        measured = measure(view, checkpoint, topic, now_ms)
         expiry_ms: int | None = UNKNOWN
         if finds_expiry and note.expiry(checkpoint, by_segment=topic.by_segment) == UNKNOWN:
-            end = measured.cleanable.first_uncleanable
+            end = measure(view, checkpoint, topic, now_ms).cleanable.first_uncleanable
             expiry_ms = _expiry_in(place, view, end, filesystem)
+        entries = read_history(filesystem, place.path, limit=1)
+        ledger = read_manifest(filesystem, place.path).current if topic.uses_ledger else None
+        return look_at(
+            place,
+            view,
+            checkpoint,
+            topic,
+            note,
+            now_ms=now_ms,
+            state=paused(1) if note.paused else NONE,
+            expiry_ms=expiry_ms,
+            quarantine=None if quarantine is None else str(quarantine),
+            last=entries[-1] if entries else None,
+            ledger=ledger,
+        )
+
+
+def look_at(
+    place: PartitionPlace,
+    view: LogView,
+    checkpoint: int | None,
+    topic: TopicCleaning,
+    note: Note,
+    *,
+    now_ms: int,
+    state: State,
+    expiry_ms: int | None = UNKNOWN,
+    quarantine: str | None = None,
+    last: Entry | None = None,
+    ledger: Generation | None = None,
+    retention_waits: bool = False,
+) -> LookedAt:
+    """What a view of a log comes to, whoever has it open. `ledger`: the one in use. Raises
+    `CorruptionError` where a log with lags is damaged."""
+    # What a ledger has taken is what is clean there.
+    point = checkpoint if not topic.uses_ledger else None if ledger is None else ledger.horizon
+    measured = measure(view, point, topic, now_ms)
+    key = place.topic_partition
+    if topic.uses_ledger:
+        facts = ledger_facts_of(
+            key, view, ledger, topic, state=state, note=note, retention_waits=retention_waits
+        )
+    else:
         facts = facts_of(
-            place.topic_partition,
+            key,
             view,
             checkpoint,
             topic,
             now_ms=now_ms,
-            state=paused(1) if note.paused else NONE,
+            state=state,
             note=note,
             measured=measured,
             expiry_ms=expiry_ms,
         )
-        sections = sections_of(view, measured.cleanable)
     if quarantine is not None:
         cause = f"the log is quarantined: {quarantine}"
         facts = replace(facts, quarantined_until_ms=INT64_MAX, quarantine_cause=cause)
-    entries = read_history(filesystem, place.path, limit=1)
     return LookedAt(
         place,
         view.log_start_offset,
         view.log_end_offset,
         checkpoint,
         facts,
-        sections,
+        sections_of(view, measured.cleanable),
         note,
-        None if quarantine is None else str(quarantine),
-        entries[-1] if entries else None,
+        quarantine,
+        last,
     )
 
 
@@ -345,53 +386,3 @@ def _history_of(
     except StratalogError as error:
         return PartitionItem(place.name, place.path, None, str(error))
     return PartitionItem(place.name, place.path, found)
-
-
-@dataclass(frozen=True, slots=True)
-class NoteChange:
-    """A partition's note after a command; `changed`: whether it was another before."""
-
-    partition: str
-    directory: str
-    changed: bool
-    paused: bool
-    is_failing: bool
-
-
-def pause(targets: Sequence[str], filesystem: FileSystem) -> tuple[NoteChange, ...]:
-    """No cleaning of these partitions, until `resume`. Raises `UsageError`, among them
-    `LogLockedError`; `StorageIOError`."""
-    return _change(targets, filesystem, lambda note: replace(note, paused=True))
-
-
-def resume(targets: Sequence[str], filesystem: FileSystem) -> tuple[NoteChange, ...]:
-    """End a `pause`. Raises as it does."""
-    return _change(targets, filesystem, lambda note: replace(note, paused=False))
-
-
-def retry(targets: Sequence[str], filesystem: FileSystem) -> tuple[NoteChange, ...]:
-    """Let partitions be cleaned again that wait after a failure (CLN-7). Raises as `pause`."""
-    return _change(targets, filesystem, lambda note: replace(note, failure=None))
-
-
-def _change(
-    targets: Sequence[str], filesystem: FileSystem, change: Callable[[Note], Note]
-) -> tuple[NoteChange, ...]:
-    places = find_partitions(targets, filesystem)
-    found = []
-    with locked((place.log_dir for place in places), filesystem, exclusive=True):
-        for place in places:
-            before = read_note(filesystem, place.path)
-            note = change(before)
-            if note != before:
-                write_note(filesystem, place.path, note)
-            found.append(
-                NoteChange(
-                    place.name, place.path, note != before, note.paused, note.failure is not None
-                )
-            )
-    return tuple(found)
-
-
-def changes_json(changes: Sequence[NoteChange]) -> dict[str, Any]:
-    return {"ok": True, "partitions": [asdict(change) for change in changes]}

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from stratalog.admin import copying
+from stratalog.admin.compaction_ledger import uses_ledger
 from stratalog.admin.compaction_plan import CompactionOptions
 from stratalog.admin.compaction_run import run
 from stratalog.admin.directories import PartitionPlace, find_partitions
@@ -49,7 +50,8 @@ def compact(
     Raises `UsageError` (among them `LogLockedError`), `CorruptionError` naming file, position and
     reason, `StorageIOError`.
     """
-    if options.settings_of is None and not options.settings.is_compacted:
+    is_ledger = uses_ledger(options.settings)
+    if options.settings_of is None and not (options.settings.is_compacted or is_ledger):
         raise UsageError("cleanup.policy is without compact: there is nothing to compact")
     if (options.mode is Mode.OUT) != (options.out is not None):
         raise UsageError("a directory to write to goes with mode out, and with that only")

@@ -6,6 +6,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from stratalog.admin.compaction_ledger import (
+    LedgerPlan,
+    plan_for_ledger,
+    refuse_other_mode,
+    uses_ledger,
+)
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.floors import clean_spec, log_settings
 from stratalog.admin.report import Mode
@@ -15,6 +21,7 @@ from stratalog.base.errors import CorruptionError, UsageError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.expiry import next_expiry_of
 from stratalog.clean.job import CleaningJob, CleanSpec
+from stratalog.clean.ledger_plan import backlog_bytes
 from stratalog.clean.note import UNKNOWN, read_note
 from stratalog.clean.plan import plan_clean, range_of
 from stratalog.clean.policy import CleanableRange
@@ -28,6 +35,7 @@ class CompactionOptions:
 
     `keep_active`: leave the active segment alone instead of rolling it first. `top`: how many of
     the keys that lose most a dry run looks for. `engine`: the engine's name, for the history.
+    `engine_checks_digests`: it is Spark's (`round.state_of`).
     `settings_of`: those of each topic, where `settings` are not the same for all.
     `max_concurrent`: partitions that the engine has in work at once; None: all in one go.
     `partial_progress`: not with `Mode.OUT`.
@@ -39,6 +47,7 @@ class CompactionOptions:
     keep_active: bool = False
     top: int = 0
     engine: str = "local"
+    engine_checks_digests: bool = False
     settings_of: Callable[[str], Settings] | None = None
     max_concurrent: int | None = None
     partial_progress: bool = False
@@ -57,18 +66,20 @@ class CompactionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A partition and what is to be done with it; no job: nothing."""
+    """A partition and what is to be done with it; no job: nothing. `ledger`: it is in that mode."""
 
     settings: Settings
     partition: ReadPartition
     cleanable: CleanableRange
     job: CleaningJob | None
+    ledger: LedgerPlan | None = None
 
 
 def plan(
     place: PartitionPlace, options: CompactionOptions, filesystem: FileSystem, clock: Clock
 ) -> Planned:
-    """What is to be done with a partition; nothing on disk is touched.
+    """What is to be done with a partition; nothing on disk is touched, but that a run of its ledger
+    begins.
 
     Raises `CorruptionError`, `StorageIOError`, `UsageError`.
     """
@@ -76,7 +87,12 @@ def plan(
     spec = clean_spec(settings, clock.now_ms())
     try:
         partition = read_partition(
-            place, log_settings(settings), filesystem, clock, keep_active=options.keep_active
+            place,
+            log_settings(settings),
+            filesystem,
+            clock,
+            keep_active=options.keep_active or uses_ledger(settings),
+            checks_digests=not options.engine_checks_digests,
         )
     except CorruptionError as error:
         raise _with_advice(error, place, filesystem) from error
@@ -85,13 +101,43 @@ def plan(
         min_compaction_lag_ms=settings.integer("min.compaction.lag.ms"),
         now_ms=spec.now_ms,
     )
+    if uses_ledger(settings):
+        return _ledger_planned(place, options, spec, partition, filesystem, clock)
     if not settings.is_compacted:
         return Planned(settings, partition, replace(cleanable, checkpoint_was_reset=False), None)
+    if options.mode is not Mode.DRY_RUN:
+        refuse_other_mode(place, settings, filesystem)
     is_expired = False
     if cleanable.cleanable_bytes == 0:
         is_expired = _is_expired(partition, cleanable, spec, filesystem)
     job = plan_clean(partition.state, cleanable, spec, is_expired=is_expired)
     return Planned(settings, partition, cleanable, job)
+
+
+def _ledger_planned(
+    place: PartitionPlace,
+    options: CompactionOptions,
+    spec: CleanSpec,
+    partition: ReadPartition,
+    filesystem: FileSystem,
+    clock: Clock,
+) -> Planned:
+    settings = options.of(place)
+    found = plan_for_ledger(
+        place,
+        settings,
+        options.mode,
+        spec,
+        filesystem,
+        clock,
+        checks_digests=not options.engine_checks_digests,
+    )
+    inputs = found.inputs
+    end = max(inputs.end_offset, inputs.first_dirty)
+    new_bytes = backlog_bytes(inputs.view, inputs.first_dirty, end)
+    old_bytes = 0 if inputs.previous is None else inputs.previous.size_bytes
+    cleanable = CleanableRange(inputs.first_dirty, end, end, old_bytes, new_bytes, False)
+    return Planned(settings, partition, cleanable, found.job, found)
 
 
 def _is_expired(

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from stratalog.admin import placing
+from stratalog.admin.compaction_ledger import LedgerRuns, drop_ledger
 from stratalog.admin.compaction_plan import CompactionOptions, Planned, plan
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.floors import log_settings
@@ -42,6 +43,7 @@ from stratalog.clean.engine import Engine, OnProgress, Progress
 from stratalog.clean.history import Entry, append_history
 from stratalog.clean.job import CleanedPartition, CleaningJob
 from stratalog.clean.note import UNKNOWN, read_note, write_note
+from stratalog.ledger.manifest import Generation
 
 Outcome = CleanedPartition | Exception
 
@@ -53,6 +55,7 @@ class _Item:
     place: PartitionPlace
     planned: Planned | None = None
     cleaned: CleanedPartition | None = None
+    made: Generation | None = None
     top_keys: tuple[TopKey, ...] = ()
     skipped: str | None = None
     error: str | None = None
@@ -79,6 +82,10 @@ class _Run:
     work_bytes: int = 0
     done_bytes: dict[str, int] = field(default_factory=dict)
     stopped_by: BaseException | None = None
+    ledgers: LedgerRuns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ledgers = LedgerRuns(self.filesystem, self.clock)
 
     @property
     def writes(self) -> bool:
@@ -115,6 +122,7 @@ class _Run:
         if not self.options.partial_progress or error is self.stopped_by:
             raise error
         item = self.items[number]
+        self.ledgers.fail(item.place.topic_partition, error)
         if self.writes:
             placing.tidy_all([item.place], self.filesystem)
         self.items[number] = replace(item, cleaned=None, error=_one_line(error))
@@ -131,10 +139,10 @@ def run(
     """Compact `places`, which the caller has locked. Raises as `compaction.compact`."""
     now = StoppedClock(clock.now_ms())
     this = _Run(options, filesystem, now, on_progress, [_Item(place) for place in places])
-    _prepare(this)
-    batches = _batches(this)
     seconds = 0.0
     try:
+        _prepare(this)
+        batches = _batches(this)
         engine = start_engine() if batches else None
         started = time.perf_counter()
         if engine is not None:
@@ -146,7 +154,8 @@ def run(
         if not this.writes and options.top:
             for number in range(len(this.items)):
                 this.try_at(number, lambda item: _with_top_keys(item, this))
-    except BaseException:
+    except BaseException as error:
+        this.ledgers.fail_all(error)
         if this.writes:
             placing.tidy_all(places, filesystem)
         raise
@@ -165,7 +174,10 @@ def _prepare(this: _Run) -> None:
         return item
 
     def planned(item: _Item) -> _Item:
-        return replace(item, planned=plan(item.place, options, filesystem, this.clock))
+        found = plan(item.place, options, filesystem, this.clock)
+        if found.ledger is not None:
+            this.ledgers.add(found.ledger)
+        return replace(item, planned=found)
 
     for number in range(len(this.items) if this.writes else 0):
         this.try_at(number, tidied)
@@ -242,7 +254,7 @@ def _damaged(this: _Run, numbers: Sequence[int], error: Exception) -> int | None
     """Whose file the damage is in."""
     file = error.file if isinstance(error, CorruptionError) else None
     for number in numbers:
-        if file is not None and os.path.dirname(file) == this.items[number].place.path:
+        if file is not None and file.startswith(this.items[number].place.path + os.sep):
             return number
     return None
 
@@ -271,18 +283,26 @@ def _place(this: _Run, numbers: Iterable[int], started: float) -> None:
     histories count from, as nobody knows the partitions' shares of it."""
     numbers = [number for number in numbers if this.items[number].error is None]
     for number in numbers:
-        this.try_at(number, lambda item: _placed(item, this))
+        this.try_at(number, lambda item: _placed(item, this, started))
     seconds = time.perf_counter() - started
     for number in numbers:
         if this.items[number].cleaned is not None:
             this.try_at(number, lambda item: _remembered(item, seconds, this))
 
 
-def _placed(item: _Item, this: _Run) -> _Item:
+def _placed(item: _Item, this: _Run, started: float) -> _Item:
     planned = item.planned
     if planned is None:
         return item
+    if planned.ledger is not None:
+        if item.cleaned is None:
+            return item
+        seconds = time.perf_counter() - started
+        engine = this.options.engine
+        made = this.ledgers.settle(planned.ledger, item.cleaned, engine, seconds)
+        return replace(item, made=made)
     if item.cleaned is not None:
+        drop_ledger(item.place, this.filesystem)
         told = log_settings(planned.settings)
         placing.place_round(planned.partition, item.cleaned, told, this.filesystem, this.clock)
         done_bytes = this.done_bytes.get("swap", 0) + item.cleaned.volume.bytes_before
@@ -300,6 +320,11 @@ def _remembered(item: _Item, seconds: float, this: _Run) -> _Item:
     cleaned = item.cleaned
     assert cleaned is not None
     path = item.place.path
+    if item.made is not None:
+        note = replace(read_note(this.filesystem, path), failure=None)
+        write_note(this.filesystem, path, note)
+        append_history(this.filesystem, path, _entry(item, cleaned, seconds, this))
+        return item
     expiry_ms = UNKNOWN if cleaned.job.spec.by_segment else cleaned.next_expiry_ms
     note = read_note(this.filesystem, path).after_round(cleaned.end_offset, expiry_ms)
     write_note(this.filesystem, path, note)
@@ -327,6 +352,8 @@ def _entry(item: _Item, cleaned: CleanedPartition, seconds: float, this: _Run) -
         records_after=volume.records_after,
         keys=cleaned.keys,
         drops=volume.drops,
+        mode="inplace" if item.made is None else "ledger",
+        generation=0 if item.made is None else item.made.number,
     )
 
 
@@ -338,14 +365,17 @@ def _report(item: _Item) -> PartitionReport:
     state = partition.state
     counts, merged, rolled, end_offset = Counts(), 0, False, cleanable.first_dirty
     skipped = None
-    if not settings.is_compacted:
+    if not settings.is_compacted and planned.ledger is None:
         skipped = "its cleanup.policy does not contain compact"
     elif cleaned is not None:
         sources = sum(len(group.sources) for group in cleaned.groups)
-        merged = sources - len(cleaned.groups)
-        rolled = placing.needs_roll(partition, cleaned)
+        # A ledger leaves the log as it is.
+        merged = 0 if planned.ledger is not None else sources - len(cleaned.groups)
+        rolled = planned.ledger is None and placing.needs_roll(partition, cleaned)
         end_offset = cleaned.end_offset
         counts = _counts(cleaned)
+    elif item.error is None and planned.ledger is not None:
+        skipped = f"its ledger reaches offset {cleanable.first_dirty}: nothing is new"
     elif item.error is None:
         lag_ms = settings.integer("min.compaction.lag.ms")
         skipped = why_nothing(partition, cleanable, min_compaction_lag_ms=lag_ms)
@@ -363,7 +393,9 @@ def _report(item: _Item) -> PartitionReport:
         log_segments_before=partition.segment_count,
         log_segments_after=partition.segment_count + rolled - merged,
         log_bytes_before=partition.size_bytes,
-        log_bytes_after=partition.size_bytes - counts.bytes_before + counts.bytes_after,
+        log_bytes_after=partition.size_bytes
+        if planned.ledger is not None
+        else partition.size_bytes - counts.bytes_before + counts.bytes_after,
         counts=counts,
         skipped=skipped,
         next_expiry_ms=None if cleaned is None else cleaned.next_expiry_ms,
@@ -371,6 +403,7 @@ def _report(item: _Item) -> PartitionReport:
         top_keys=item.top_keys,
         rewritten=Rewritten() if cleaned is None else Rewritten.of(cleaned),
         error=item.error,
+        ledger=None if item.made is None else item.made.as_json(),
     )
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stratalog.admin.directories import PartitionPlace, find_partitions
-from stratalog.admin.policies import settings_by_topic
+from stratalog.admin.retention import SettingsOf, told_by
 from stratalog.admin.state import open_to_read
 from stratalog.admin.store import open_store, problem_of
 from stratalog.base.clock import Clock
@@ -168,16 +168,17 @@ def choose(
 def plan_deletion(
     target: str,
     wanted: dict[TopicPartition, UpTo],
-    settings: Settings,
+    settings: Settings | SettingsOf,
     filesystem: FileSystem,
     clock: Clock,
 ) -> list[PlannedDeletion]:
-    """What would go. What is wrong with one partition is told with it. Raises `UsageError`."""
+    """What would go. `settings`: those of all topics, or what each partition's log is told. What
+    is wrong with one partition is told with it. Raises `UsageError`."""
     places = {place.topic_partition: place for place in find_partitions([target], filesystem)}
     for key in wanted:
         if key not in places:
             raise UsageError(f"{target} holds no partition {key}")
-    settings_of = settings_by_topic(settings)
+    settings_of = told_by(settings)
     log_dirs = {places[key].log_dir for key in wanted}
     with locked(log_dirs, filesystem, exclusive=False):
         return [
@@ -190,15 +191,29 @@ def _planned(
     place: PartitionPlace, up_to: UpTo, told: LogSettings, filesystem: FileSystem, clock: Clock
 ) -> PlannedDeletion:
     try:
-        if "delete" not in told.cleanup_policy:
-            raise PolicyViolationError(
-                f"{place.name}: its cleanup.policy is {','.join(told.cleanup_policy) or 'empty'}; "
-                "records are deleted only where it has delete"
-            )
+        _check_policy(place, told)
         with open_to_read(place, told, filesystem, clock, may_be_torn=True) as log:
-            return _deletion(place, log.view, _offset_of(place, up_to, log.view))
+            return planned_on(place, log.view, up_to, told)
     except StratalogError as error:
         return PlannedDeletion(place, error=error)
+
+
+def planned_on(
+    place: PartitionPlace, view: LogView, up_to: UpTo, told: LogSettings
+) -> PlannedDeletion:
+    """What would go of a log that somebody has open. Raises `PolicyViolationError`,
+    `OffsetOutOfRangeError`, `CorruptionError`."""
+    _check_policy(place, told)
+    return _deletion(place, view, _offset_of(place, up_to, view))
+
+
+def _check_policy(place: PartitionPlace, told: LogSettings) -> None:
+    """Without any policy nothing goes by itself, and Kafka lets it go on demand (4.2)."""
+    if told.cleanup_policy and "delete" not in told.cleanup_policy:
+        raise PolicyViolationError(
+            f"{place.name}: its cleanup.policy is {','.join(told.cleanup_policy)}; "
+            "records are deleted only where it has delete"
+        )
 
 
 def _offset_of(place: PartitionPlace, up_to: UpTo, view: LogView) -> int:
@@ -247,7 +262,7 @@ def _bytes_below(view: LogView, offset: int) -> int:
 
 def delete_records(
     planned: Sequence[PlannedDeletion],
-    settings: Settings,
+    settings: Settings | SettingsOf,
     filesystem: FileSystem,
     clock: Clock,
     on_progress: OnProgress,
@@ -262,7 +277,7 @@ def delete_records(
     for item in planned:
         if item.error is not None:
             raise item.error
-    settings_of = settings_by_topic(settings)
+    settings_of = told_by(settings)
     by_start = StoreSettings(policies=lambda _: (by_start_offset,))
     log_dirs = [item.place.log_dir for item in planned]
     with open_store(log_dirs, settings_of, filesystem, clock, on_progress, by_start) as store:

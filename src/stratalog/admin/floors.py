@@ -45,6 +45,8 @@ def log_settings(settings: Settings) -> LogSettings:
         flush_ms=settings.integer("flush.ms"),
         compression=_CODECS.get(settings.text("compression.type")),
         compression_level=_compression_level(settings),
+        has_ledger_mode=settings.text("compaction.mode") == "ledger",
+        ledger_threshold_bytes=settings.integer("compaction.threshold"),
     )
 
 
@@ -92,6 +94,9 @@ def choice_settings(settings: Settings) -> TopicCleaning:
         order=Order(settings.text("compaction.strategy")),
         version_header=settings.text("compaction.strategy.header"),
         by_segment=settings.text("tombstone.horizon") == "segment",
+        uses_ledger=settings.text("compaction.mode") == "ledger",
+        threshold_bytes=settings.integer("compaction.threshold"),
+        ledgers_retained=settings.integer("compaction.ledgers.retained"),
     )
 
 

@@ -18,13 +18,14 @@ Invariants
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
-from stratalog.admin.absent import is_log_name
+from stratalog.admin.absent import is_log_name, ledger_log_files
 from stratalog.admin.columns import chunk_reader, record_columns
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.dump import text_of
@@ -39,6 +40,7 @@ from stratalog.clean.job import Order
 from stratalog.clean.manager import Request
 from stratalog.clean.settings import TopicCleaning, spec_of
 from stratalog.config.book import SettingsBook
+from stratalog.ledger.manifest import held_alone
 from stratalog.log.partition_log import PartitionLog
 from stratalog.record import layout
 from stratalog.record.builder import NewRecord
@@ -177,7 +179,23 @@ def forget_in(
 
 
 def _check(service: Service, topic_partition: TopicPartition, log: PartitionLog) -> None:
-    """Raises `UsageError` if cleaning could not go through to the log's end (I1)."""
+    """Raises `UsageError` if cleaning could not go through to the log's end (I1), or if the key
+    would stay in a ledger."""
+    current = service.ledgers.manifest(topic_partition).current
+    if current is not None:
+        alone = held_alone(current, log.log_start_offset)
+        lost = "" if alone is None else f", and offsets {alone[0]} to {alone[1] - 1} are only there"
+        raise UsageError(
+            f"{topic_partition}: it has a ledger, in which the key would stay{lost}; while no "
+            f"process has the log open, `stratalog compact {shlex.quote(log.path)} --in-place "
+            "--config compaction.mode=inplace --config cleanup.policy=compact` does away with the "
+            "ledger; then forget the key with compaction.mode=inplace"
+        )
+    if service.cleaning(topic_partition).uses_ledger:
+        raise UsageError(
+            f"{topic_partition}: compaction.mode is ledger: the key would stay in the raw log; "
+            "forget it with compaction.mode=inplace"
+        )
     if not service.cleaning(topic_partition).is_compacted:
         is_given = service.settings(topic_partition.topic).is_given("cleanup.policy")
         raise UsageError(
@@ -222,7 +240,10 @@ def _nothing_to_do(
 
 def _check_files(log: PartitionLog, filesystem: FileSystem) -> None:
     """Raises `UsageError` for a file that may hold the key and that nothing here removes: what a
-    repair has put aside (I2)."""
+    repair has put aside, a ledger that does not count any more and is still read (I2)."""
+    for name in ledger_log_files(log.path, filesystem):
+        path = os.path.join(log.path, name)
+        raise UsageError(f"{path} may hold the key: a ledger that somebody reads; try again later")
     for name in filesystem.list_directory(log.path):
         kinds = (FileState.FINAL, FileState.DELETED)
         parsed = parse(name)

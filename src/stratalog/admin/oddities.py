@@ -17,6 +17,7 @@ from stratalog.admin.overlay import OverlayFileSystem
 from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import File, FileSystem, OpenMode
 from stratalog.base.limits import MAX_CHECKPOINT_BYTES
+from stratalog.ledger.manifest import LEDGERS_DIRECTORY
 from stratalog.log.checkpoint import read_checkpoint
 from stratalog.segment.names import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -124,5 +125,6 @@ def odd_files(directory: str, filesystem: FileSystem) -> Iterator[tuple[str, str
         return
     for name in filesystem.list_directory(state_directory):
         path = os.path.join(state_directory, name)
-        if DAMAGED_SUFFIX not in name and filesystem.is_directory(path):
+        is_expected = DAMAGED_SUFFIX in name or name == LEDGERS_DIRECTORY
+        if not is_expected and filesystem.is_directory(path):
             yield path, "a directory in the place of a file"

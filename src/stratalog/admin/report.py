@@ -112,7 +112,8 @@ class PartitionReport:
     one finds more to clean; `skipped`: why nothing was cleaned, in one sentence. `next_expiry_ms`:
     when the first tombstone or marker that stays may go (CMP-9), None for none. `segments`: those
     that the round took in; `top_keys`: of a dry run, if they were asked for. `error`: what went
-    wrong, where others go on nevertheless; the log is then as it was or wholly cleaned.
+    wrong, where others go on nevertheless; the log is then as it was or wholly cleaned. `ledger`:
+    in ledger mode, where the log itself stays as it is, the generation that was made.
     """
 
     partition: str
@@ -136,12 +137,15 @@ class PartitionReport:
     top_keys: tuple[TopKey, ...] = ()
     rewritten: Rewritten = Rewritten()
     error: str | None = None
+    ledger: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
         fields = asdict(self)
         del fields["rewritten"]
         if self.error is None:
             del fields["error"]
+        if self.ledger is None:
+            del fields["ledger"]
         counts = fields.pop("counts")
         segments = [_flat(segment) for segment in fields.pop("segments")]
         top_keys = list(fields.pop("top_keys"))

@@ -24,11 +24,20 @@ from stratalog.base.errors import StratalogError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.engine import OnProgress
 from stratalog.config.settings import Settings
+from stratalog.ledger.copies import held_from
 from stratalog.log.locking import locked
 from stratalog.log.log_store import LogStore
 from stratalog.log.retention import RetentionDecision, decide, view_of
 from stratalog.log.settings import LogSettings
 from stratalog.segment.names import TopicPartition
+
+SettingsOf = Callable[[TopicPartition], LogSettings]
+"""What each partition's log is told."""
+
+
+def told_by(settings: Settings | SettingsOf) -> SettingsOf:
+    """Of all topics the same, but for Kafka's own; or as somebody says it of each."""
+    return settings_by_topic(settings) if isinstance(settings, Settings) else settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +114,12 @@ class RetentionReport:
 
 
 def plan_retention(
-    targets: Sequence[str], settings: Settings, filesystem: FileSystem, clock: Clock
+    targets: Sequence[str], settings: Settings | SettingsOf, filesystem: FileSystem, clock: Clock
 ) -> RetentionReport:
     """What would go now (I1). Raises `UsageError`, among them `LogLockedError`; what is wrong with
     one partition is told with it."""
     places = find_partitions(targets, filesystem)
-    settings_of = settings_by_topic(settings)
+    settings_of = told_by(settings)
     clock = StoppedClock(clock.now_ms())
     with locked((place.log_dir for place in places), filesystem, exclusive=False):
         found = tuple(
@@ -126,7 +135,8 @@ def _planned(
     try:
         with open_to_read(place, told, filesystem, clock, may_be_torn=True) as log:
             view = view_of(log.view)
-            decision = decide(view, told, clock.now_ms())
+            held = held_from(filesystem, place.path, told)
+            decision = decide(view, told, clock.now_ms(), held_from=held)
             return PartitionRetention(
                 place.name,
                 place.path,
@@ -142,7 +152,7 @@ def _planned(
 
 def run_retention(
     targets: Sequence[str],
-    settings: Settings,
+    settings: Settings | SettingsOf,
     filesystem: FileSystem,
     clock: Clock,
     on_progress: OnProgress,
@@ -155,7 +165,7 @@ def run_retention(
     partition is told with it.
     """
     places = find_partitions(targets, filesystem)
-    settings_of = settings_by_topic(settings)
+    settings_of = told_by(settings)
     clock = StoppedClock(clock.now_ms())
     log_dirs = [place.log_dir for place in places]
     with open_store(log_dirs, settings_of, filesystem, clock, on_progress) as store:

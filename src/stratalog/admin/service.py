@@ -73,6 +73,8 @@ class Service:
             store, self.manager, topics.cleaning, filesystem, clock, settings, self._engines
         )
         store.attach(self.manager)
+        self.ledgers = self.manager.ledgers
+        self.ledgers.sweep()
         self._is_closed = False
 
     @property
@@ -118,12 +120,14 @@ class Service:
         to be compacted any more has its round aborted (CLN-4).
         """
         self._check_open()
-        before = {key: log.settings for key, log in self.store.logs()}
+        before = {key: self._topics.cleaning(key) for key, _ in self.store.logs()}
         self._topics.change(book)
         for key, log in self.store.logs():
-            settings = self._topics.log_settings(key)
-            log.configure(settings)
-            if key in before and before[key].is_compacted and not settings.is_compacted:
+            log.configure(self._topics.log_settings(key))
+            was, now = before.get(key), self._topics.cleaning(key)
+            if was is not None and (
+                (was.is_cleaned and not now.is_cleaned) or was.uses_ledger != now.uses_ledger
+            ):
                 self.manager.abort(key)
         self.manager.configure(self.cleaner_settings)
         self.cleaner.configure(self.cleaner_settings)
@@ -140,7 +144,8 @@ class Service:
         """Clean a partition now, whatever its dirty ratio (CLN-9); the rounds that it took.
 
         `rolls`: the active segment is closed first and takes part. The minimum lag holds, and open
-        transactions do. Raises `UsageError` (not compacted, paused, unknown), `RoundAbortedError`,
+        transactions do. In ledger mode it is one run, the one that goes on if there is one (LDG-2).
+        Raises `UsageError` (not compacted, paused, unknown), `RoundAbortedError`,
         and what made a round fail.
         """
         self.store.get(topic_partition)
@@ -167,8 +172,9 @@ class Service:
         end = self.store.get(key).log_end_offset if upto is None else upto
         while True:
             self._check_open()
-            request = self.manager.ask(request_of())
-            self._wait(request, on_progress)
+            mine = request_of()
+            request = self.manager.ask(mine)
+            self._wait(request, on_progress, is_ours=request is mine)
             if request.error is not None:
                 raise request.error
             assert request.entry is not None
@@ -176,10 +182,10 @@ class Service:
             entries.append(request.entry)
             if request.entry.end_offset >= end or request.entry.end_offset == before:
                 return entries
-            if request.entry.result != "cleaned":
+            if request.entry.result != "cleaned" or request.entry.mode == "ledger":
                 return entries
 
-    def _wait(self, request: Request, on_progress: OnProgress) -> None:
+    def _wait(self, request: Request, on_progress: OnProgress, *, is_ours: bool) -> None:
         try:
             while not request.done.is_set():
                 if self._is_closed:
@@ -193,7 +199,7 @@ class Service:
                     time.sleep(_POLL_SECONDS)  # somebody keeps it from being cleaned
         except BaseException:
             # Whoever asked has gone: what has not begun is not wanted any more.
-            if not self.manager.withdraw(request) and self.cleaner.is_running:
+            if is_ours and not self.manager.withdraw(request) and self.cleaner.is_running:
                 self.manager.abort(request.topic_partition)
             raise
 

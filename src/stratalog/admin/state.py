@@ -96,15 +96,26 @@ def read_partition(
     clock: Clock,
     *,
     keep_active: bool,
+    checks_digests: bool = True,
 ) -> ReadPartition:
-    """Read what a plan needs. Raises `CorruptionError`, `StorageIOError`, `UsageError`."""
+    """Read what a plan needs. `checks_digests`: see `round.state_of`.
+
+    Raises `CorruptionError`, `StorageIOError`, `UsageError`.
+    """
     from stratalog.clean.round import state_of  # with the kernels, which not all of us need
 
     path = os.path.join(place.log_dir, CLEANER_OFFSET_CHECKPOINT)
     checkpoint = read_checkpoint(filesystem, path).get(place.topic_partition)
     with open_to_read(place, settings, filesystem, clock) as log:
         view = log.view
-        state = state_of(place.name, place.path, view, log.active_producers(), checkpoint)
+        state = state_of(
+            place.name,
+            place.path,
+            view,
+            log.active_producers(),
+            checkpoint,
+            checks_digests=checks_digests,
+        )
     rolls_at = None
     if state.segments[-1].size_bytes > 0 and not keep_active:
         rolls_at = view.log_end_offset

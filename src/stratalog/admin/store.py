@@ -16,6 +16,8 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import StratalogError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.engine import OnProgress, Progress
+from stratalog.ledger.copies import LedgerCopies
+from stratalog.ledger.ledgers import Ledgers
 from stratalog.log.log_store import LogStore, OpenProgress, StoreSettings
 from stratalog.log.settings import LogSettings
 from stratalog.segment.names import TopicPartition
@@ -44,6 +46,7 @@ def open_store(
     try:
         for error in store.failed_dirs.values():
             raise error
+        store.attach_copies(LedgerCopies(Ledgers(store, filesystem)))
         yield store
     except StratalogError:
         with suppress(StratalogError):  # the first error is the one to tell

@@ -39,6 +39,7 @@ from stratalog.clean.job import CleanedPartition, CleaningJob, SourceSegment
 from stratalog.clean.offset_map import Hashes, KeyRows, OffsetMap
 from stratalog.record import layout
 from stratalog.record.kernel import arrays, key_counts
+from stratalog.segment.names import parse
 from stratalog.segment.segment import open_segment
 
 _MAP_BYTES = 512 << 20
@@ -300,8 +301,11 @@ def _below(segments: Sequence[SourceSegment], end_offset: int) -> list[SourceSeg
 def _key_at(job: CleaningJob, offset: int, filesystem: FileSystem) -> str:
     """The text of the key of the record at `offset`, which is there."""
     source = next(item for item in job.segments if item.base_offset <= offset < item.next_offset)
+    directory, name = os.path.split(source.file_path(job.directory))
+    parsed = parse(name)  # a part of a segment is named by its own first offset
+    assert parsed is not None, name
     segment = open_segment(
-        filesystem, job.directory, source.base_offset, interval_bytes=job.spec.index_interval_bytes
+        filesystem, directory, parsed.base_offset, interval_bytes=job.spec.index_interval_bytes
     )
     placed = segment.find(offset)
     assert placed is not None, offset

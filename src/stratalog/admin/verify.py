@@ -4,7 +4,8 @@ Of each segment: every batch (length, order, bounds, checksum), every record in 
 decompressed within the limit), both indexes against the batches, the transaction index against the
 markers, and all of them against the segment's digest, if it has one that speaks of this log. Of the
 directory: what an interrupted cleaning left, snapshots, the leader epochs, whether whole files or
-batches are gone (`lost`). Of the log directory: the checkpoint files.
+batches are gone (`lost`), the ledgers (`verify_ledgers`). Of the log directory: the checkpoint
+files.
 
 Invariants
 - I1  Nothing is changed on disk, and no damage ends the check of other files; within a file it ends
@@ -36,6 +37,7 @@ from stratalog.admin.oddities import (
     put_aside,
     read_offsets,
 )
+from stratalog.admin.verify_ledgers import OfSegment, ledger_damage
 from stratalog.base.errors import CorruptionError, StorageIOError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.chunk import Chunk, Scratch, Table, damage
@@ -108,6 +110,11 @@ class _Check:
     ends: list[tuple[int, int | None]] = field(default_factory=list)
     open_data: set[int] = field(default_factory=set)
     is_damaged: bool = False
+    directory: str = ""
+    """Where the segments lie."""
+
+    def __post_init__(self) -> None:
+        self.directory = self.directory or self.place.path
 
     def problem(self, error: CorruptionError, file: str | None = None) -> None:
         self.problems.append(Problem(error.file or file or "", error.position, error.reason))
@@ -143,6 +150,9 @@ def verify_partition(
         check.log_bytes += sizes[slot]
         on_progress(Progress("verify", check.log_bytes, sum(sizes)))
     _check_small_files(check, contents.snapshots)
+    first = max(newest_start or 0, contents.bases[0]) if contents.bases else None
+    for error in ledger_damage(place.path, first, filesystem, _of_ledgers(check)):
+        check.problem(error)
     if not contents.unfinished and not filesystem.exists(intent):
         for lost in lost_of(known, place.path, check.ends, newest_start):
             check.problem(CorruptionError(lost.text), lost.file)
@@ -211,10 +221,26 @@ def _check_small_files(check: _Check, snapshot_offsets: tuple[int, ...]) -> None
 # ---------------------------------------------------------------- one segment
 
 
+def _of_ledgers(whole: _Check) -> OfSegment:
+    """How a ledger's segments are checked: as those of a log, but that they are not counted."""
+
+    def damage_of(directory: str, base_offset: int, end_offset: int) -> list[CorruptionError]:
+        check = _Check(whole.place, whole.filesystem, whole.spec, whole.scratch)
+        check.directory = directory
+        # Nobody asks which transactions were aborted below a horizon: a missing abort is none.
+        check.is_damaged = True
+        path = segment_path(directory, base_offset, FileKind.LOG)
+        size_bytes = check.filesystem.stat(path).size_bytes
+        _check_segment(check, base_offset, size_bytes, end_offset, base_offset)
+        return [CorruptionError(p.reason, file=p.file, position=p.position) for p in check.problems]
+
+    return damage_of
+
+
 def _check_segment(
     check: _Check, base_offset: int, size_bytes: int, end_offset: int, log_start_offset: int
 ) -> None:
-    directory, filesystem = check.place.path, check.filesystem
+    directory, filesystem = check.directory, check.filesystem
     path = segment_path(directory, base_offset, FileKind.LOG)
     rows = BatchTable()
     markers: dict[int, int] = {}
@@ -382,9 +408,9 @@ def _check_txn_index(
     check: _Check, base_offset: int, markers: dict[int, int], is_damaged: bool
 ) -> None:
     """`is_damaged`: not every batch of the segment could be read, so not every marker is known."""
-    path = segment_path(check.place.path, base_offset, FileKind.TXN_INDEX)
+    path = segment_path(check.directory, base_offset, FileKind.TXN_INDEX)
     try:
-        entries = load_aborted(check.filesystem, check.place.path, base_offset, use_digest=False)
+        entries = load_aborted(check.filesystem, check.directory, base_offset, use_digest=False)
     except CorruptionError as error:
         check.problem(error, path)
         return

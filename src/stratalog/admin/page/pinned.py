@@ -23,6 +23,7 @@ from stratalog.admin.directories import PartitionPlace
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import LogChangedError
 from stratalog.base.filesystem import File, FileStat, FileSystem, OpenMode
+from stratalog.ledger.manifest import LEDGERS_DIRECTORY
 from stratalog.log.leftovers import refuse_unfinished, sort_out
 from stratalog.segment.names import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -250,9 +251,11 @@ def _listed(directory: str, filesystem: FileSystem) -> dict[str, list[str]]:
 
 
 def _wanted(names: list[str]) -> list[str]:
-    """Without what waits to be unlinked, which is no part of the log any more."""
+    """Without what waits to be unlinked, which is no part of the log any more, and without ledgers,
+    which never are."""
     return [
         name
         for name in names
-        if (parsed := parse(name)) is None or parsed.state is not FileState.DELETED
+        if name != LEDGERS_DIRECTORY
+        and ((parsed := parse(name)) is None or parsed.state is not FileState.DELETED)
     ]
