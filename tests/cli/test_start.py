@@ -44,6 +44,10 @@ def _probe(*arguments: str) -> str:
         ["log", "verify", "--help"],
         ["import", "-h"],
         ["warmup", "--help"],
+        ["topic", "create", "--help"],
+        ["config", "alter", "--help"],
+        ["compaction", "run", "--help"],
+        ["records", "delete", "--help"],
     ],
 )
 def test_help_loads_neither_kernels_nor_spark(arguments: list[str]) -> None:
@@ -52,6 +56,12 @@ def test_help_loads_neither_kernels_nor_spark(arguments: list[str]) -> None:
 
 def test_wrong_usage_is_told_without_loading_them_either(tmp_path: Path) -> None:
     assert _probe("compact", str(tmp_path)) == "HEAVY [] 2"
+    assert _probe("topic", "delete", "orders", "--data", str(tmp_path)) == "HEAVY [] 2"
+    assert _probe("config", "describe", "--data", str(tmp_path)) == "HEAVY [] 2"
+
+
+def test_a_server_is_asked_without_loading_them() -> None:
+    assert _probe("topic", "list", "--server", "http://127.0.0.1:1") == "HEAVY [] 1"
 
 
 def test_help_is_quick() -> None:

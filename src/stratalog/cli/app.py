@@ -13,15 +13,19 @@ from stratalog.base.errors import StratalogError
 from stratalog.cli.cleaner import cleaner
 from stratalog.cli.compact import compact
 from stratalog.cli.compaction import compaction
+from stratalog.cli.config import config
 from stratalog.cli.forget import forget
 from stratalog.cli.import_ import import_
 from stratalog.cli.log import log
+from stratalog.cli.log_dirs import log_dirs
 from stratalog.cli.output import print_error, wants_json
 from stratalog.cli.records import records
 from stratalog.cli.retention import retention
+from stratalog.cli.server import server
 from stratalog.cli.settings import settings
 from stratalog.cli.snapshot import snapshot
 from stratalog.cli.stats import stats
+from stratalog.cli.topic import topic
 from stratalog.cli.warmup import warmup
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
@@ -32,13 +36,16 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 def stratalog() -> None:
     """A partitioned log in Kafka's format: clean it, shorten it, look into it, mend it, fill it.
 
-    DIR is a partition's directory (orders-0) or a log directory that holds several.
+    TOPIC is one of the log directory --data DIR (or STRATALOG_DATA): the server that owns it does
+    what is asked for, if one runs, else the command opens the directory itself. Elsewhere DIR is a
+    partition's directory (orders-0) or a log directory that holds several.
     """
 
 
 for _command in (
+    *(topic, config, log_dirs),
     *(compact, compaction, cleaner, forget, retention, records),
-    *(stats, log, import_, settings, snapshot, warmup),
+    *(stats, log, import_, settings, snapshot, warmup, server),
 ):
     stratalog.add_command(_command)
 

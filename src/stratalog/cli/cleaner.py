@@ -8,14 +8,27 @@ import click
 
 from stratalog.cli.cleaner_run import run
 from stratalog.cli.compaction import (
-    directories_argument,
     errors,
+    refuse_settings,
     settings_options,
+    targets_argument,
     topics_settings,
 )
-from stratalog.cli.options import JSON, clock_of, format_option
+from stratalog.cli.compaction_topics import (
+    partition_option,
+    show_cleaner,
+)
+from stratalog.cli.desks import Where, list_format_option, steering_options
+from stratalog.cli.options import JSON, clock_of
 from stratalog.cli.output import print_json
+from stratalog.cli.steering import steer
 from stratalog.cli.tables import counted, facts, moment, size
+from stratalog.cli.targets import (
+    first_of,
+    is_topic,
+    needed_directories,
+    refuse_topics_options,
+)
 
 if TYPE_CHECKING:
     from stratalog.admin.cleaning import LookedAt, StatusReport
@@ -32,13 +45,15 @@ cleaner.add_command(run)
 
 
 @cleaner.command(short_help="The queue, what fails, what is paused.")
-@directories_argument
+@targets_argument
+@steering_options
 @settings_options
-@format_option
+@list_format_option
 @click.pass_context
 def status(
     context: click.Context,
-    directories: tuple[str, ...],
+    where: Where,
+    targets: tuple[str, ...],
     config: tuple[str, ...],
     config_file: str | None,
     topic_config: str | None,
@@ -47,7 +62,14 @@ def status(
 ) -> None:
     """List the partitions that are to be cleaned, in their order, those in which cleaning has
     failed, with the cause, and those that are paused."""
-    settings_of = topics_settings(config, config_file, topic_config)
+    if is_topic(where, first_of(targets)):
+        if targets:
+            raise click.UsageError("The cleaner has all topics: name none, or a DIR.")
+        refuse_settings(config, config_file, topic_config, now_ms)
+        context.exit(show_cleaner(where, output))
+    refuse_topics_options(output, None)
+    directories = needed_directories(targets)
+    settings_of = topics_settings(config, config_file, topic_config, directories)
 
     from stratalog.admin.cleaning import status as look
     from stratalog.base.filesystem import LocalFileSystem
@@ -95,22 +117,23 @@ def _failure(item: LookedAt) -> str:
 
 
 @cleaner.command(short_help="Try again where cleaning has failed.")
-@directories_argument
-@format_option
-def retry(directories: tuple[str, ...], output: str) -> None:
-    """Let partitions be cleaned again at once that wait after a failure.
+@targets_argument
+@partition_option
+@steering_options
+@list_format_option
+@click.pass_context
+def retry(
+    context: click.Context,
+    where: Where,
+    targets: tuple[str, ...],
+    partition: int | None,
+    output: str,
+) -> None:
+    """Let partitions be cleaned again at once that wait after a failure: of the topics, of all of
+    them, or in directories.
 
-    For directories that no process has open. A quarantine is settled by `stratalog log repair`.
+    By the server, if one owns them; else for directories that no process has open. A quarantine is
+    settled by `stratalog log repair`.
     """
-    from stratalog.admin.cleaning import changes_json
-    from stratalog.admin.cleaning import retry as again
-    from stratalog.base.filesystem import LocalFileSystem
-
-    changes = again(directories, LocalFileSystem())
-    if output == JSON:
-        print_json(changes_json(changes))
-        return
-    for item in changes:
-        click.echo(
-            f"{item.partition}: {'is to be tried again' if item.changed else 'has not failed'}"
-        )
+    words = ("is to be tried again", "has not failed")
+    context.exit(steer(where, targets, partition, output, "retry", words))

@@ -55,7 +55,7 @@ def run(
     """
     if now_ms is not None and not once:
         raise click.UsageError("--now is a time that stands still: it goes with --once.")
-    book = book_of(config, {"cleanup.policy": ()}, config_file, topic_config)
+    book = book_of(config, {"cleanup.policy": ()}, config_file, topic_config, directories)
 
     from stratalog.admin.directories import find_partitions
     from stratalog.admin.service import open_service

@@ -104,8 +104,9 @@ def compact(
 ) -> None:
     """Keep the last record of each key, as Kafka's log cleaner does.
 
-    Every partition in DIR is taken for a compacted one, unless the settings that are given say
-    otherwise: name the partitions you mean. A directory that a running broker holds is refused.
+    Topics that were created in DIR have their own settings; every other partition is taken for a
+    compacted one, unless the settings that are given say otherwise: name the partitions you mean. A
+    directory that a running broker holds is refused.
 
     DIR may be s3://BUCKET/PATH, and so may what --out names: there, a manifest says which of the
     generations that were written counts. Credentials are those of AWS's variables and files.
@@ -116,9 +117,10 @@ def compact(
         raise click.UsageError(
             "Say where the result goes: one of --dry-run, --in-place, --out DIR."
         )
-    book = book_of(config, {"cleanup.policy": ("compact",)}, config_file, topic_config)
+    book = book_of(config, {"cleanup.policy": ("compact",)}, config_file, topic_config, directories)
     settings = book.of_broker()
-    if not settings.is_compacted and topic_config is None:
+    makes_ledgers = settings.text("compaction.mode") == "ledger"
+    if not settings.is_compacted and not makes_ledgers and topic_config is None:
         raise click.BadParameter(
             "cleanup.policy is without compact: there is nothing to do", param_hint="--config"
         )
@@ -151,7 +153,8 @@ def compact(
                 keep_active,
                 top if dry_run else 0,
                 choice.name,
-                book.of,
+                engine_checks_digests=choice.name == engines.SPARK,
+                settings_of=book.of,
             ),
             start,
             filesystem,
@@ -295,6 +298,11 @@ def _summary(report: CompactionReport, cleaned: int) -> str:
     saved = report.totals.bytes_before - report.totals.bytes_after
     share = saved / report.totals.bytes_before if report.totals.bytes_before else 0.0
     speed = f"{report.seconds:.1f} s, {report.megabytes_per_second:.3g} MB/s"
+    ledgers = sum(item.ledger is not None for item in report.partitions)
+    if ledgers == cleaned and report.mode is Mode.IN_PLACE:
+        # The logs are as they were: nothing is saved of them.
+        kept = size(report.totals.bytes_after)
+        return f"Compacted into {counted(ledgers, 'ledger')} of {kept}. {speed}"
     match report.mode:
         case Mode.DRY_RUN:
             where = "A dry run: nothing was changed. Cleaning would save"

@@ -1,12 +1,26 @@
-"""`stratalog compaction status|explain|history|pause|resume`: what cleaning does, and why not."""
+"""`stratalog compaction status|explain|history|pause|resume`: what cleaning does, and why not.
+
+Of topics (by the server, or in --data DIR: `compaction_topics`), or of directories, whose settings
+may be given along.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from stratalog.cli.compaction_topics import (
+    cancel,
+    partition_option,
+    run,
+    show_explanations,
+    show_history,
+    show_status,
+    wait_option,
+)
+from stratalog.cli.desks import Where, list_format_option, steering_options
 from stratalog.cli.options import (
     DIRECTORY,
     JSON,
@@ -14,18 +28,23 @@ from stratalog.cli.options import (
     clock_of,
     config_file_option,
     config_option,
-    format_option,
     now_option,
     topic_config_option,
 )
-from stratalog.cli.output import print_json, print_note
+from stratalog.cli.output import print_json
+from stratalog.cli.steering import steer
 from stratalog.cli.tables import change, moment, size, table
+from stratalog.cli.targets import (
+    first_of,
+    is_topic,
+    needed_directories,
+    refuse_topics_options,
+)
 
 if TYPE_CHECKING:
     from stratalog.admin.cleaning import (
         HistoryReport,
         LookedAt,
-        NoteChange,
         PartitionItem,
         SettingsOf,
         StatusReport,
@@ -36,14 +55,19 @@ FAILED = 1
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@click.group(short_help="What cleaning did, will do and why not; pause and resume it.")
+@click.group(short_help="Compact topics; what that did, will do and why not; pause and resume it.")
 def compaction() -> None:
-    """See and steer the cleaning of partitions. Nothing but `pause` and `resume` changes anything.
+    """Run, see and steer the compaction of topics, or of the partitions in directories.
 
-    status, explain and history also work while another process has the directory open.
+    A name is a topic's where --data or --server says where topics are, else a directory. status,
+    explain and history also work while another process has the directory open.
     """
 
 
+compaction.add_command(run)
+compaction.add_command(cancel)
+
+targets_argument = click.argument("targets", metavar="TOPIC|DIR...", nargs=-1)
 directories_argument = click.argument(
     "directories", metavar="DIR...", nargs=-1, required=True, type=DIRECTORY
 )
@@ -57,20 +81,36 @@ def settings_options(command: Command) -> Command:
 
 
 def topics_settings(
-    config: tuple[str, ...], config_file: str | None, topic_config: str | None
+    config: tuple[str, ...],
+    config_file: str | None,
+    topic_config: str | None,
+    directories: Sequence[str],
 ) -> SettingsOf:
     """Each topic's settings; a topic of which nobody says otherwise is taken for compacted."""
-    return book_of(config, {"cleanup.policy": ("compact",)}, config_file, topic_config).of
+    defaults = {"cleanup.policy": ("compact",)}
+    return book_of(config, defaults, config_file, topic_config, directories).of
+
+
+def refuse_settings(*given: object) -> None:
+    """Of topics the settings are known. Raises `click.UsageError`."""
+    if any(it not in (None, ()) for it in given):
+        raise click.UsageError("--config, --topic-config, --config-file and --now go with a DIR.")
 
 
 @compaction.command(short_help="What is clean, what is dirty, what comes next.")
-@directories_argument
+@targets_argument
+@partition_option
+@wait_option
+@steering_options
 @settings_options
-@format_option
+@list_format_option
 @click.pass_context
 def status(
     context: click.Context,
-    directories: tuple[str, ...],
+    where: Where,
+    targets: tuple[str, ...],
+    partition: int | None,
+    waits: bool,
     config: tuple[str, ...],
     config_file: str | None,
     topic_config: str | None,
@@ -80,12 +120,17 @@ def status(
     """For each partition: bytes that are clean, cleanable, held back and active; the dirty ratio,
     the cleaner checkpoint, when the next tombstone expires, and whether cleaning is paused or
     fails."""
-    settings_of = topics_settings(config, config_file, topic_config)
+    if is_topic(where, first_of(targets)):
+        refuse_settings(config, config_file, topic_config, now_ms)
+        context.exit(show_status(where, targets, partition, output, waits=waits))
+    refuse_topics_options(output, partition, waits)
+    directories = needed_directories(targets)
+    settings_of = topics_settings(config, config_file, topic_config, directories)
 
-    from stratalog.admin.cleaning import status as run
+    from stratalog.admin.cleaning import status as look
     from stratalog.base.filesystem import LocalFileSystem
 
-    report = run(directories, settings_of, LocalFileSystem(), clock_of(now_ms))
+    report = look(directories, settings_of, LocalFileSystem(), clock_of(now_ms))
     if output == JSON:
         print_json(report.as_json())
     else:
@@ -120,6 +165,8 @@ def state_of(item: LookedAt) -> str:
     words = ["paused"] if item.note.paused else []
     words += ["quarantined"] if item.quarantine is not None else []
     words += ["failing"] if item.note.failure is not None else []
+    if item.facts.uses_ledger:
+        words.append("ledger")
     return ", ".join(words) or ("ok" if item.facts.is_compacted else "not compacted")
 
 
@@ -129,13 +176,17 @@ def errors(items: tuple[PartitionItem[Any], ...]) -> list[str]:
 
 
 @compaction.command(short_help="Why a partition is, or is not, cleaned.")
-@directories_argument
+@targets_argument
+@partition_option
+@steering_options
 @settings_options
-@format_option
+@list_format_option
 @click.pass_context
 def explain(
     context: click.Context,
-    directories: tuple[str, ...],
+    where: Where,
+    targets: tuple[str, ...],
+    partition: int | None,
     config: tuple[str, ...],
     config_file: str | None,
     topic_config: str | None,
@@ -147,13 +198,18 @@ def explain(
     By the settings that are given; every topic is taken for a compacted one unless they say
     otherwise. With --format json also all the values that decide.
     """
-    settings_of = topics_settings(config, config_file, topic_config)
+    if is_topic(where, first_of(targets)):
+        refuse_settings(config, config_file, topic_config, now_ms)
+        context.exit(show_explanations(where, targets, partition, output))
+    refuse_topics_options(output, partition)
+    directories = needed_directories(targets)
+    settings_of = topics_settings(config, config_file, topic_config, directories)
 
-    from stratalog.admin.cleaning import status as run
+    from stratalog.admin.cleaning import status as look
     from stratalog.base.filesystem import LocalFileSystem
 
     disk, clock = LocalFileSystem(), clock_of(now_ms)
-    report = run(directories, settings_of, disk, clock, finds_expiry=True)
+    report = look(directories, settings_of, disk, clock, finds_expiry=True)
     if output == JSON:
         print_json(report.explained_json())
     else:
@@ -164,18 +220,30 @@ def explain(
 
 
 @compaction.command(short_help="The rounds that have been run.")
-@directories_argument
+@targets_argument
+@partition_option
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many of each partition.")
-@format_option
+@steering_options
+@list_format_option
 @click.pass_context
 def history(
-    context: click.Context, directories: tuple[str, ...], limit: int | None, output: str
+    context: click.Context,
+    where: Where,
+    targets: tuple[str, ...],
+    partition: int | None,
+    limit: int | None,
+    output: str,
 ) -> None:
     """List the newest rounds of each partition, oldest first: when, why, how long, what went."""
-    from stratalog.admin.cleaning import history as run
+    if is_topic(where, first_of(targets)):
+        context.exit(show_history(where, targets, partition, limit, output))
+    refuse_topics_options(output, partition)
+    directories = needed_directories(targets)
+
+    from stratalog.admin.cleaning import history as read
     from stratalog.base.filesystem import LocalFileSystem
 
-    report = run(directories, LocalFileSystem(), limit)
+    report = read(directories, LocalFileSystem(), limit)
     if output == JSON:
         print_json(report.as_json())
     else:
@@ -214,40 +282,39 @@ def _history_row(partition: str, entry: Entry) -> list[str]:
 
 
 @compaction.command(short_help="No cleaning until resumed.")
-@directories_argument
-@format_option
-def pause(directories: tuple[str, ...], output: str) -> None:
+@targets_argument
+@partition_option
+@steering_options
+@list_format_option
+@click.pass_context
+def pause(
+    context: click.Context,
+    where: Where,
+    targets: tuple[str, ...],
+    partition: int | None,
+    output: str,
+) -> None:
     """Stop the cleaning of partitions until `resume`, also over restarts. Retention goes on.
 
-    For directories that no process has open; the service obeys when it opens them.
+    By the server, if one owns them; else for directories that no process has open.
     """
-    from stratalog.admin.cleaning import pause as run
-    from stratalog.base.filesystem import LocalFileSystem
-
-    _tell(run(directories, LocalFileSystem()), output, ("paused", "paused already"))
+    words = ("paused", "paused already")
+    context.exit(steer(where, targets, partition, output, "pause", words))
 
 
 @compaction.command(short_help="End a pause.")
-@directories_argument
-@format_option
-def resume(directories: tuple[str, ...], output: str) -> None:
-    """End the pause of partitions that no process has open."""
-    from stratalog.admin.cleaning import resume as run
-    from stratalog.base.filesystem import LocalFileSystem
-
-    _tell(run(directories, LocalFileSystem()), output, ("resumed", "not paused"))
-
-
-def _tell(changes: tuple[NoteChange, ...], output: str, words: tuple[str, str]) -> None:
-    from stratalog.admin.cleaning import changes_json
-
-    if output == JSON:
-        print_json(changes_json(changes))
-        return
-    for item in changes:
-        click.echo(f"{item.partition}: {words[0] if item.changed else words[1]}")
-    failing = [item.partition for item in changes if item.is_failing]
-    if failing:
-        print_note(
-            f"note: cleaning has failed in {', '.join(failing)}; see stratalog cleaner status"
-        )
+@targets_argument
+@partition_option
+@steering_options
+@list_format_option
+@click.pass_context
+def resume(
+    context: click.Context,
+    where: Where,
+    targets: tuple[str, ...],
+    partition: int | None,
+    output: str,
+) -> None:
+    """End the pause of partitions."""
+    words = ("resumed", "not paused")
+    context.exit(steer(where, targets, partition, output, "resume", words))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from stratalog.base.errors import MissingExtraError
 from stratalog.cli.output import print_note
 
 if TYPE_CHECKING:
@@ -76,7 +77,11 @@ def starter(choice: EngineChoice, filesystem: FileSystem) -> Iterator[Callable[[
                 return LocalEngine(filesystem, threads=choice.threads)
             from stratalog.spark.engine import SparkEngine
 
-            return SparkEngine(stack.enter_context(session_of(choice)), filesystem)
+            try:
+                session = stack.enter_context(session_of(choice))
+            except MissingExtraError as error:
+                raise MissingExtraError(f"{error}; or go without Spark: --engine local") from error
+            return SparkEngine(session, filesystem)
 
         yield start
 

@@ -61,7 +61,7 @@ def forget(
     if not (no_confirm or sys.stdin.isatty()):
         raise click.UsageError("There is nobody to ask: --no-confirm erases without a question.")
     wanted = key_of(key, key_format, "KEY")
-    book = book_of(config, {"cleanup.policy": ()}, config_file, topic_config)
+    book = book_of(config, {"cleanup.policy": ()}, config_file, topic_config, directories)
 
     from stratalog.admin.directories import find_partitions
     from stratalog.admin.forgetting import forget_in

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,13 +16,14 @@ from stratalog.cli.output import print_note
 from stratalog.cli.properties import read_book_file, read_config_file
 
 if TYPE_CHECKING:
+    from stratalog.admin.retention import SettingsOf
     from stratalog.config.book import SettingsBook
     from stratalog.config.kinds import Value
     from stratalog.config.settings import Settings
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-TEXT, JSON = "text", "json"
+TEXT, JSON, TSV = "text", "json", "tsv"
 DIRECTORY = click.Path(exists=True, file_okay=False)
 
 
@@ -92,10 +94,13 @@ def book_of(
     defaults: Mapping[str, Value] | None = None,
     config_file: str | None = None,
     topic_config: str | None = None,
+    directories: Sequence[str] = (),
 ) -> SettingsBook:
-    """Checked settings, topic by topic: `--config` over `--topic-config` over `--config-file`.
+    """Checked settings, topic by topic: `--config` over what is known of the topics in
+    `directories` over `--topic-config` over `--config-file`.
 
-    What has no effect is told. Raises `click.BadParameter` with the reason and the option.
+    What has no effect is told. Raises `click.BadParameter` with the reason and the option;
+    `CorruptionError` if what is known of a directory's topics is damaged.
     """
     from stratalog.config.book import SettingsBook
     from stratalog.config.book_file import BookFile
@@ -119,7 +124,40 @@ def book_of(
         )
     for note in book.notes(config_file or ""):
         print_note(f"note: {note}")
+    return with_known(book, directories) if directories else book
+
+
+def with_known(book: SettingsBook, directories: Sequence[str]) -> SettingsBook:
+    """The book with what the directories' registries say of their topics, if they have one: a
+    directory is a log directory or a partition's. Raises `CorruptionError`, `UsageError`."""
+    from stratalog.base.filesystem import LocalFileSystem
+
+    found = [os.path.abspath(path) for path in directories if "://" not in path]
+    homes = dict.fromkeys([*found, *map(os.path.dirname, found)])
+    if not any(os.path.exists(os.path.join(home, "stratalog-topics")) for home in homes):
+        return book
+
+    from stratalog.admin.desk.registry import REGISTRY_FILE, read_registry
+
+    for home in homes:
+        if os.path.exists(os.path.join(home, REGISTRY_FILE)):
+            book = read_registry([home], LocalFileSystem())[1].book(book)
     return book
+
+
+def told_of(
+    config: tuple[str, ...], config_file: str | None, directories: Sequence[str]
+) -> Settings | SettingsOf:
+    """What commands on directories go by: what is given, for all partitions alike; where topics
+    were made here, what is known of them, too. Raises as `book_of`."""
+    book = book_of(config, None, config_file)
+    known = with_known(book, directories)
+    if known is book:
+        return book.of_broker()
+
+    from stratalog.admin.desk.bare import told_by_book
+
+    return told_by_book(known)
 
 
 @contextmanager

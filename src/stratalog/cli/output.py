@@ -64,7 +64,7 @@ def _message(error: BaseException) -> str:
         return error.format_message()
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error) or type(error).__name__
+    return " ".join(str(error).split()) or type(error).__name__  # what was given may have lines
 
 
 def _fields(error: BaseException) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from stratalog.cli.options import (
     config_option,
     format_option,
     now_option,
-    settings_of,
+    told_of,
 )
 from stratalog.cli.output import print_json
 from stratalog.cli.progress import ProgressBar
@@ -47,14 +47,15 @@ def retention(
 ) -> None:
     """Delete the oldest segments of logs, as Kafka's retention does.
 
-    By retention.ms (default: 7 days), retention.bytes (default: no limit) and the log start. Every
-    partition in DIR is taken for one with cleanup.policy=delete unless --config says otherwise:
-    name the partitions you mean. Kafka's own compacted topics (__consumer_offsets and the like)
-    keep what they have. A directory that a running broker holds is refused.
+    By retention.ms (default: 7 days), retention.bytes (default: no limit) and the log start. Topics
+    that were created in DIR have their own settings; every other partition is taken for one with
+    cleanup.policy=delete unless --config says otherwise: name the partitions you mean. Kafka's own
+    compacted topics (__consumer_offsets and the like) keep what they have. A directory that a
+    running broker holds is refused.
     """
     if dry_run == applies:
         raise click.UsageError("Say what is to be done: --dry-run or --apply.")
-    settings = settings_of(config, config_file=config_file)
+    settings = told_of(config, config_file, directories)
 
     from stratalog.admin.retention import plan_retention, run_retention
     from stratalog.base.filesystem import LocalFileSystem
