@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from logs import BenchLog
+from logs import DEFAULT_MEMORY_BYTES, BenchLog
 
 from stratalog.base.filesystem import LocalFileSystem
 from stratalog.clean.engine import Engine, Progress
@@ -65,9 +65,9 @@ def linked_run(log: BenchLog, scratch: str) -> Iterator[BenchLog]:
         shutil.rmtree(os.path.dirname(directory))
 
 
-def clean_once(engine: Engine, log: BenchLog) -> Run:
+def clean_once(engine: Engine, log: BenchLog, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> Run:
     """Clean the log, fsync included, without putting the result in place; checks the outcome."""
-    job = log.job()
+    job = log.job(memory_bytes)
     phases = Phases()
     start, start_cpu = time.perf_counter(), time.process_time()
     (outcome,) = engine.clean([job], writes=True, on_progress=phases)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -26,17 +25,13 @@ from harness import (
     parse_options,
     progress,
     scratch_directory,
-    seconds_and_spread,
 )
 from logs import BenchLog, LogShape, generate
-
-from stratalog.pipeline import register
-from stratalog.spark.session import spark_session
+from turns import CORES, bench_session, by_turns, speeds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_CORES = 2
 _VALUE_BYTES = (100, 1024)
 _SLOW = "window query over raw"
 _WINDOW = """
@@ -77,47 +72,20 @@ def cases_of(spark: SparkSession, log: BenchLog, parquet: str) -> dict[str, Call
     }
 
 
-def measure(cases: dict[str, Callable[[], None]], runs: int) -> dict[str, list[float]]:
-    """Seconds of each case, by turns; the first of each does not count, but for the slow one, which
-    is run once."""
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(runs + 1):
-        for name, run in cases.items():
-            if name == _SLOW and number != 1:
-                continue
-            start = time.perf_counter()
-            run()
-            taken = time.perf_counter() - start
-            progress(f"{name}: run {number} of {runs}: {taken:.2f} s")
-            if number > 0:
-                seconds[name].append(taken)
-    return seconds
-
-
 def main() -> None:
     options = parse_options(__doc__, mib=1024)
     report = Report("Spark reads a log, and the same rows from Parquet", options)
-    with scratch_directory() as scratch:
-        spark = spark_session(
-            f"local[{_CORES}]",
-            "stratalog-bench",
-            {"spark.local.dir": os.path.join(scratch, "spark")},
-        )
-        register(spark)
-        try:
-            for value_bytes in _VALUE_BYTES:
-                progress(f"generating values of {value_bytes} bytes")
-                shape = LogShape(
-                    value_bytes=value_bytes,
-                    record_bytes=options.log_bytes,
-                    segment_bytes=options.segment_bytes,
-                )
-                log = generate(os.path.join(scratch, f"values{value_bytes}-0"), shape)
-                cases = cases_of(spark, log, os.path.join(scratch, f"parquet{value_bytes}"))
-                seconds = measure(cases, options.runs)
-                tell(report, log, seconds)
-        finally:
-            spark.stop()
+    with scratch_directory() as scratch, bench_session(scratch) as spark:
+        for value_bytes in _VALUE_BYTES:
+            progress(f"generating values of {value_bytes} bytes")
+            shape = LogShape(
+                value_bytes=value_bytes,
+                record_bytes=options.log_bytes,
+                segment_bytes=options.segment_bytes,
+            )
+            log = generate(os.path.join(scratch, f"values{value_bytes}-0"), shape)
+            cases = cases_of(spark, log, os.path.join(scratch, f"parquet{value_bytes}"))
+            tell(report, log, by_turns(cases, options.runs, once=[_SLOW]))
     report.finish()
 
 
@@ -125,17 +93,9 @@ def tell(report: Report, log: BenchLog, seconds: dict[str, list[float]]) -> None
     """The table of one log, and the two ratios that matter."""
     report.table(
         f"Values of {log.shape.value_bytes} bytes: {log.records:,} records, "
-        f"{log.log_bytes / MIB:.0f} MiB, {_CORES} cores",
+        f"{log.log_bytes / MIB:.0f} MiB, {CORES} cores",
         ("read", "seconds", "million rows/s", "MB/s of log"),
-        [
-            (
-                name,
-                seconds_and_spread(taken),
-                f"{log.records / median(taken) / 1e6:.2f}",
-                f"{log.log_bytes / median(taken) / 1e6:.0f}",
-            )
-            for name, taken in seconds.items()
-        ],
+        speeds(seconds, log.records, log.log_bytes),
     )
     of_log, of_parquet = (
         median(seconds[f"{name}, all columns"]) for name in ("stratalog", "parquet")

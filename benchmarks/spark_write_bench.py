@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,20 +23,17 @@ from harness import (
     Report,
     median,
     parse_options,
-    progress,
     scratch_directory,
-    seconds_and_spread,
 )
 from pyspark.sql.datasource import DataSource, DataSourceWriter
+from turns import CORES, bench_session, by_turns, speeds
 
-from stratalog.pipeline import register, sink
-from stratalog.spark.session import spark_session
+from stratalog.pipeline import sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-_CORES = 2
 _PARTITIONS = 4
 _KEY_BYTES = 16
 _VALUE_BYTES = (100, 1024)
@@ -66,7 +62,7 @@ class Staging(DataSource):
 
 def rows_of(spark: SparkSession, count: int, value_bytes: int) -> DataFrame:
     """That many rows, in memory."""
-    frame = spark.range(0, count, 1, _CORES * 2).selectExpr(
+    frame = spark.range(0, count, 1, CORES * 2).selectExpr(
         f"encode(lpad(cast(id % {count // 2 + 1} as string), {_KEY_BYTES}, '0'), 'utf-8') key",
         f"encode(rpad(sha2(cast(id as string), 512), {value_bytes}, 'x'), 'utf-8') value",
     )
@@ -89,39 +85,19 @@ def cases_of(frame: DataFrame, path: str) -> dict[str, Callable[[], None]]:
     }
 
 
-def measure(cases: dict[str, Callable[[], None]], path: str, runs: int) -> dict[str, list[float]]:
-    """Seconds of each case, by turns; the first of each does not count."""
-    seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(runs + 1):
-        for name, run in cases.items():
-            start = time.perf_counter()
-            run()
-            taken = time.perf_counter() - start
-            shutil.rmtree(path)
-            progress(f"{name}: run {number} of {runs}: {taken:.2f} s")
-            if number > 0:
-                seconds[name].append(taken)
-    return seconds
-
-
 def main() -> None:
     options = parse_options(__doc__, mib=512)
     report = Report("Spark writes to a log, and the same rows to Parquet", options)
-    with scratch_directory() as scratch:
-        conf = {"spark.local.dir": os.path.join(scratch, "spark")}
-        spark = spark_session(f"local[{_CORES}]", "stratalog-bench", conf)
-        register(spark)
+    with scratch_directory() as scratch, bench_session(scratch) as spark:
         spark.dataSource.register(Staging)
-        try:
-            for value_bytes in _VALUE_BYTES:
-                count = options.log_bytes // (_KEY_BYTES + value_bytes)
-                frame = rows_of(spark, count, value_bytes)
-                path = os.path.join(scratch, "written")
-                seconds = measure(cases_of(frame, path), path, options.runs)
-                tell(report, count, value_bytes, seconds)
-                frame.unpersist()
-        finally:
-            spark.stop()
+        for value_bytes in _VALUE_BYTES:
+            count = options.log_bytes // (_KEY_BYTES + value_bytes)
+            frame = rows_of(spark, count, value_bytes)
+            path = os.path.join(scratch, "written")
+            cases = cases_of(frame, path)
+            seconds = by_turns(cases, options.runs, after=lambda path=path: shutil.rmtree(path))
+            tell(report, count, value_bytes, seconds)
+            frame.unpersist()
     report.finish()
 
 
@@ -129,18 +105,9 @@ def tell(report: Report, count: int, value_bytes: int, seconds: dict[str, list[f
     """The table of one size of values."""
     size_bytes = count * (_KEY_BYTES + value_bytes)
     report.table(
-        f"Values of {value_bytes} bytes: {count:,} rows, {size_bytes / MIB:.0f} MiB, "
-        f"{_CORES} cores",
+        f"Values of {value_bytes} bytes: {count:,} rows, {size_bytes / MIB:.0f} MiB, {CORES} cores",
         ("write", "seconds", "million rows/s", "MB/s of rows"),
-        [
-            (
-                name,
-                seconds_and_spread(taken),
-                f"{count / median(taken) / 1e6:.2f}",
-                f"{size_bytes / median(taken) / 1e6:.0f}",
-            )
-            for name, taken in seconds.items()
-        ],
+        speeds(seconds, count, size_bytes),
     )
     ratio = median(seconds["stratalog"]) / median(seconds["parquet"])
     report.line()

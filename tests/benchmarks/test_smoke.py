@@ -20,14 +20,17 @@ TABLES = {
     "spark_scale_bench.py": ["Spark, 2 executors: ", "Spark, 2 cores: "],
     "spark_read_bench.py": ["The log takes", "view=latest is"],
     "spark_write_bench.py": ["The log takes"],
+    "spark_latest_bench.py": ["The shuffle is faster"],
+    "ledger_bench.py": ["Into a ledger", "upon the last one"],
     "memory_bench.py": ["Bound: memory_bytes + buffers"],
     "kernels_bench.py": ["Steps on one thread", "Codecs on one thread"],
     "recovery_bench.py": ["Opening 20 partitions", "Recovering 2 MiB"],
     "idle_bench.py": ["Jobs, processor time of one call", "Idle, 50 partitions"],
     "cleaning_beside_bench.py": ["Beside the cleaner, logs of 2 MiB"],
+    "api_bench.py": ["Values of 100 bytes: ", "Beginnings (aim"],
     "append_bench.py": ["Appending on one thread, page cache", "Steps without flush"],
 }
-SESSIONS = {"spark_scale_bench.py", "spark_skew_bench.py"}
+SESSIONS = {"spark_scale_bench.py", "spark_skew_bench.py", "ledger_bench.py"}
 """Several sessions or many runs each: half a minute and more, which not every day has."""
 
 
@@ -43,7 +46,11 @@ def test_every_benchmark_is_run_here() -> None:
         pytest.param(
             name,
             marks=(
-                *([pytest.mark.xdist_group("spark")] if "spark" in name else []),
+                *(
+                    [pytest.mark.xdist_group("spark")]
+                    if "spark" in name or name in SESSIONS
+                    else []
+                ),
                 *([pytest.mark.slow] if name in SESSIONS else []),
             ),
         )

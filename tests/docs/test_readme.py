@@ -1,4 +1,4 @@
-"""What the README shows in Python runs as it stands."""
+"""What the README and the page on Python show runs as it stands."""
 
 from __future__ import annotations
 
@@ -9,22 +9,39 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).resolve().parents[2] / "README.md"
-BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+ROOT = Path(__file__).resolve().parents[2]
+README, PYTHON = ROOT / "README.md", ROOT / "docs/PYTHON.md"
 
 
-def test_there_is_something_to_run() -> None:
-    assert BLOCKS
+def blocks_of(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_a_block_runs_after_those_before_it(number: int, tmp_path: Path) -> None:
+def run(program: str, directory: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(BLOCKS[: number + 1])],
-        cwd=tmp_path,
+        [sys.executable, "-c", program],
+        cwd=directory,
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", [README, PYTHON], ids=lambda page: page.name)
+def test_there_is_something_to_run(page: Path) -> None:
+    assert blocks_of(page)
+
+
+@pytest.mark.parametrize("number", range(len(blocks_of(README))))
+def test_a_block_runs_after_those_before_it(number: int, tmp_path: Path) -> None:
+    run("\n".join(blocks_of(README)[: number + 1]), tmp_path)
+
+
+def test_the_page_on_python_prints_what_it_says(tmp_path: Path) -> None:
+    program = "\n".join(blocks_of(PYTHON))
+    said = re.findall(r"# -> (.*)", program)
+    assert len(said) == len(re.findall(r"^\s*print\(", program, re.MULTILINE)) > 10
+    assert run(program, tmp_path).splitlines() == said
