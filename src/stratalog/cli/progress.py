@@ -14,25 +14,13 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from stratalog.cli.output import is_terminal
+from stratalog.pipeline.job_progress import STAGES, rich_bars
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
     from stratalog.clean.engine import Progress
-
-_PHASES = {
-    "copy": "copying",
-    "index": "indexing keys",
-    "rewrite": "rewriting",
-    "swap": "putting in place",
-    "write": "writing",
-    "count": "counting",
-    "verify": "checking",
-    "compare": "comparing",
-    "recover": "recovering",
-    "scan": "scanning",
-}
 
 
 class ProgressBar:
@@ -55,7 +43,7 @@ class ProgressBar:
 
     def __enter__(self) -> ProgressBar:
         if is_terminal():
-            self._bar = self._stack.enter_context(_rich_bar())
+            self._bar = self._stack.enter_context(rich_bars())
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._on_interrupt)
         return self
@@ -91,7 +79,7 @@ class ProgressBar:
                 if self._task is not None:
                     self._bar.remove_task(self._task)
                 self._phase = progress.phase
-                name = _PHASES.get(progress.phase, progress.phase)
+                name = STAGES.get(progress.phase, progress.phase)
                 self._task = self._bar.add_task(name, total=None)
             self._bar.update(
                 self._task, completed=progress.done_bytes, total=progress.total_bytes or None
@@ -111,26 +99,3 @@ class ProgressBar:
         self._stopped.set()
         if not self._holds:
             raise KeyboardInterrupt
-
-
-def _rich_bar() -> RichProgress:
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TaskProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    # rich knows NO_COLOR and terminals that cannot move their cursor.
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        DownloadColumn(binary_units=True),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )

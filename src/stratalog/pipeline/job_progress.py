@@ -1,7 +1,7 @@
 """The stages of a job on the terminal of whoever runs a Spark program: one bar a stage.
 
-Shown on stderr if that is a terminal. Unlike the command line's bar it leaves signals alone: those
-belong to the program.
+Shown on stderr if that is a terminal. Unlike the command line's bar (`cli.progress`), which looks
+the same, it leaves signals alone: those belong to the program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from stratalog.clean.engine import Progress
 
-_STAGES = {
+STAGES = {
     "copy": "copying",
     "index": "indexing keys",
     "rewrite": "rewriting",
@@ -27,7 +27,12 @@ _STAGES = {
     "plan": "looking",
     "count": "counting",
     "recover": "opening",
+    "write": "writing",
+    "verify": "checking",
+    "compare": "comparing",
+    "scan": "scanning",
 }
+"""What people read for a `Progress.phase`."""
 
 
 class StageBars:
@@ -47,7 +52,7 @@ class StageBars:
 
     def __enter__(self) -> StageBars:
         if self._shows:
-            self._bars = self._stack.enter_context(_rich_bars(self._console))
+            self._bars = self._stack.enter_context(rich_bars(self._console))
         return self
 
     def __exit__(
@@ -65,13 +70,14 @@ class StageBars:
                 return
             stage = self._stages.get(progress.phase)
             if stage is None:
-                name = _STAGES.get(progress.phase, progress.phase)
+                name = STAGES.get(progress.phase, progress.phase)
                 stage = self._stages[progress.phase] = self._bars.add_task(name, total=None)
             total_bytes = progress.total_bytes or None
             self._bars.update(stage, completed=progress.done_bytes, total=total_bytes)
 
 
-def _rich_bars(console: Console | None) -> RichProgress:
+def rich_bars(console: Console | None = None) -> RichProgress:
+    """Bars that count bytes, on stderr unless `console` is given; gone when they are closed."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
