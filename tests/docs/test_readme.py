@@ -1,4 +1,4 @@
-"""What the README and the page on Python show runs as it stands."""
+"""What the README and the page on Python show runs as it stands, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -33,6 +33,26 @@ def run(program: str, directory: Path) -> str:
 @pytest.mark.parametrize("page", [README, PYTHON], ids=lambda page: page.name)
 def test_there_is_something_to_run(page: Path) -> None:
     assert blocks_of(page)
+
+
+PAGES = [README, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def anchors_of(page: Path) -> set[str]:
+    """The names that headings get, as on the pages of a code host."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_link_leads_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors_of(target), link
 
 
 @pytest.mark.parametrize("number", range(len(blocks_of(README))))
