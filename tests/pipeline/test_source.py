@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from stratalog.pipeline import register
-from stratalog.pipeline.options import OPTIONS
+from stratalog.pipeline.given_options import OPTIONS
 from stratalog.record.kernel.compile import JIT
 from tests.oracle import Round, fold, rounds
 from tests.pipeline.source_rows import Row, naive_rows

@@ -44,7 +44,8 @@ from stratalog.clean.local_engine import LocalEngine
 from stratalog.pipeline import batches as batches_module
 from stratalog.pipeline import locating, reading
 from stratalog.pipeline import places as places_module
-from stratalog.pipeline.options import OPTIONS, read_options
+from stratalog.pipeline.given_options import OPTIONS
+from stratalog.pipeline.options import read_options
 from stratalog.pipeline.source import FilteringReader, StratalogDataSource
 from stratalog.pipeline.source_tasks import SourceTask
 from stratalog.record.builder import NewRecord

@@ -16,7 +16,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from stratalog.base.clock import FixedClock
 from stratalog.base.errors import UsageError
 from stratalog.log.settings import LogSettings
-from stratalog.pipeline.options import STREAM_ONLY, read_options
+from stratalog.pipeline.given_options import STREAM_ONLY
+from stratalog.pipeline.options import read_options
 from stratalog.pipeline.source import StratalogDataSource
 from stratalog.pipeline.stream import StratalogStreamReader
 from stratalog.pipeline.stream_offsets import (

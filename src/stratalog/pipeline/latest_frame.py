@@ -65,7 +65,7 @@ def latest_frame(
 ) -> DataFrame:
     """The newest record of each key of the logs at `path`, as `view=latest` of the source.
 
-    `options` are those of the source, which are all in `options.OPTIONS`, and one more:
+    `options` are those of the source, which are all in `given_options.OPTIONS`, and one more:
     `shuffleBytes`, the bytes of log above which a partition is shared by all cores in place of
     being read by one task (0: all are).
 

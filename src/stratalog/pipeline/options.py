@@ -9,17 +9,16 @@ Sources: Spark's KafkaSourceProvider and ConsumerStrategy; REQUIREMENTS SPK-4, C
 
 from __future__ import annotations
 
-import difflib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 from stratalog.base.errors import UsageError
 from stratalog.clean.job import Order
 from stratalog.pipeline.as_of import AsOf, read_as_of
+from stratalog.pipeline.given_options import GivenOptions, shortened
 from stratalog.pipeline.object_store import FROM_ENVIRONMENT, ObjectStore, object_path
 from stratalog.pipeline.schema import (
     HEADERS_COLUMN,
@@ -30,39 +29,12 @@ from stratalog.pipeline.schema import (
 from stratalog.pipeline.uris import scheme_of, without_file
 from stratalog.segment.names import MAX_OFFSET, MAX_PARTITION, TopicPartition
 
-OPTIONS = (
-    *("path", "paths", "subscribe", "subscribePattern", "assign"),
-    *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp"),
-    *("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"),
-    *("startingOffsetsByTimestampStrategy", "failOnDataLoss", "minPartitions"),
-    *("maxRecordsPerPartition", "includeHeaders", "includeMetadata", "includeControl"),
-    *(
-        "view",
-        "asOf",
-        "isolation",
-        "columns",
-        "tombstones",
-        "maxPartitionBytes",
-        "dedupeBufferBytes",
-    ),
-    *("compaction.strategy", "compaction.strategy.header"),
-    *("s3.endpoint", "s3.region", "s3.access-key-id", "s3.secret-access-key"),
-    *("s3.session-token", "s3.anonymous"),
-)
-"""Every option of the batch source, as people write it."""
-STREAM_ONLY = (
-    *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    "flushBeforeRead",
-)
-"""What only a stream takes (`stream_options`). A batch ignores it, as Spark's Kafka source does."""
-
 DEFAULT_PARTITION_BYTES = 128 << 20
 """What a task reads at most, about, as Spark has it for files. A task of a Python source takes a
 tenth to a fifth of a second to begin and end (40 that do nothing, 2 cores): be it worth that."""
 DEFAULT_DEDUPE_BYTES = 256 << 20
 
 _EARLIEST, _LATEST = -2, -1
-E = TypeVar("E", bound=Enum)
 
 
 class View(Enum):
@@ -210,77 +182,6 @@ def _store(options: GivenOptions) -> ObjectStore:
     )
 
 
-class GivenOptions:
-    """Typed access to the text that Spark gives; errors name the option as people write it."""
-
-    def __init__(self, given: Mapping[str, str]):
-        """Raises `UsageError` for an option that there is not."""
-        self._given = {name.lower(): value for name, value in given.items()}
-        self._refuse_unknown()
-
-    def _refuse_unknown(self) -> None:
-        known = {name.lower(): name for name in (*OPTIONS, *STREAM_ONLY)}
-        for name in sorted(self._given):
-            if name in known or name.startswith("kafka."):
-                continue
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {known[near[0]]!r}?" if near else f"there are {_listed()}"
-            raise UsageError(f"unknown option {name!r}: {hint}")
-
-    def text(self, name: str) -> str | None:
-        return self._given.get(name.lower())
-
-    def word(self, name: str, words: tuple[str, ...], default: str) -> str:
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.strip().lower() not in words:
-            raise UsageError(f"{name} is {value!r}; it must be {' or '.join(words)}")
-        return value.strip().lower()
-
-    def one_of(self, name: str, kind: type[E], default: E) -> E:
-        words = tuple(str(member.value) for member in kind)
-        return kind(self.word(name, words, str(default.value)))
-
-    def flag(self, name: str, default: bool) -> bool:
-        return self.word(name, ("true", "false"), str(default).lower()) == "true"
-
-    def positive(self, name: str) -> int | None:
-        value = self.integer(name)
-        if value is not None and value <= 0:
-            raise UsageError(f"{name} is {value}; it must be greater than 0")
-        return value
-
-    def integer(self, name: str) -> int | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        if re.fullmatch(r"\s*-?[0-9]{1,19}\s*", value, re.ASCII) is None:
-            raise UsageError(f"{name} is {value!r}; it must be a whole number")
-        return int(value)
-
-    def json(self, name: str) -> Any:
-        value = self.text(name)
-        try:
-            return json.loads(value or "")
-        except (ValueError, RecursionError):
-            words = "neither earliest nor latest nor JSON" if name in _WORDS else "no JSON"
-            raise UsageError(f"{name} is {words}: {_short(value)}") from None
-
-
-_WORDS = ("startingOffsets", "endingOffsets")
-"""What may be a word as well as JSON."""
-
-
-def _listed() -> str:
-    return ", ".join(name for name in OPTIONS if name not in ("path", "paths"))
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _paths(options: GivenOptions) -> tuple[str, ...]:
     path = options.text("path")
     several = options.json("paths") if options.text("paths") is not None else []
@@ -388,7 +289,7 @@ def _by_partition(options: GivenOptions, name: str, least: int) -> dict[TopicPar
             if not is_number or int(partition) > MAX_PARTITION:
                 raise UsageError(f"{name}: {partition!r} is no number of a partition")
             if type(value) is not int or not least <= value <= MAX_OFFSET:
-                raise UsageError(f"{name}: {topic}-{partition} is {_short(value)}")
+                raise UsageError(f"{name}: {topic}-{partition} is {shortened(value)}")
             found[TopicPartition(topic, int(partition))] = value
     return found
 

@@ -35,7 +35,8 @@ from pyspark.sql.datasource import (
 from stratalog.base.errors import UsageError
 from stratalog.pipeline import filters
 from stratalog.pipeline.filters import push
-from stratalog.pipeline.options import STREAM_ONLY, SourceOptions, View, read_options
+from stratalog.pipeline.given_options import STREAM_ONLY
+from stratalog.pipeline.options import SourceOptions, View, read_options
 from stratalog.pipeline.schema import check_schema, schema_of
 from stratalog.pipeline.stream_options import is_for_stream, read_stream_options
 
@@ -47,7 +48,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class StratalogDataSource(DataSource):
-    """The format `stratalog`. See `options.OPTIONS` for what it can be told."""
+    """The format `stratalog`. See `given_options.OPTIONS` for what it can be told."""
 
     @classmethod
     def name(cls) -> str:

@@ -12,11 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stratalog.base.errors import UsageError
+from stratalog.pipeline.given_options import STREAM_ONLY, GivenOptions
 from stratalog.pipeline.options import (
-    STREAM_ONLY,
     Bound,
     BoundKind,
-    GivenOptions,
     SourceOptions,
     View,
     bound_of,
