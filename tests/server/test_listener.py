@@ -204,6 +204,7 @@ def test_who_does_not_read_is_let_go(listener: Listener, port: int, slow: Slow) 
         assert got < 30_000_000, "all of it came"
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_answer_does_not_wait_for_the_next_packet(listener: Listener, port: int) -> None:
     """Head and body are two writes; Nagle's algorithm would hold the second one back for 40 ms."""
     connections = listener._server.server_state.connections
