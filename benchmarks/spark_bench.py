@@ -44,9 +44,9 @@ _TARGET = 1.6
 def measure(
     engines: dict[str, Engine], log: BenchLog, scratch: str, runs: int, yardstick: Yardstick
 ) -> dict[str, list[Run]]:
-    """The runs of each engine, by turns; the first of each does not count."""
+    """The runs of each engine, by turns, after one that does not count if there are several."""
     measured: dict[str, list[Run]] = {name: [] for name in engines}
-    for number in range(runs + 1):
+    for number in range(0 if runs > 1 else 1, runs + 1):
         yardstick.take()
         for name, engine in engines.items():
             with linked_run(log, scratch) as linked:

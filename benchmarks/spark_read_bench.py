@@ -76,7 +76,7 @@ def main() -> None:
     options = parse_options(__doc__, mib=1024)
     report = Report("Spark reads a log, and the same rows from Parquet", options)
     with scratch_directory() as scratch, bench_session(scratch) as spark:
-        for value_bytes in _VALUE_BYTES:
+        for value_bytes in _VALUE_BYTES[:1] if options.quick else _VALUE_BYTES:
             progress(f"generating values of {value_bytes} bytes")
             shape = LogShape(
                 value_bytes=value_bytes,

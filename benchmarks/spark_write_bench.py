@@ -90,7 +90,7 @@ def main() -> None:
     report = Report("Spark writes to a log, and the same rows to Parquet", options)
     with scratch_directory() as scratch, bench_session(scratch) as spark:
         spark.dataSource.register(Staging)
-        for value_bytes in _VALUE_BYTES:
+        for value_bytes in _VALUE_BYTES[:1] if options.quick else _VALUE_BYTES:
             count = options.log_bytes // (_KEY_BYTES + value_bytes)
             frame = rows_of(spark, count, value_bytes)
             path = os.path.join(scratch, "written")

@@ -28,12 +28,12 @@ def by_turns(
     once: Sequence[str] = (),
     after: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
-    """Seconds of each case, `runs` times; the first of each does not count.
+    """Seconds of each case, `runs` times, after one that does not count if there are several.
 
     Those named `once` are run once, which counts. `after` is called after each run, untimed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in cases}
-    for number in range(runs + 1):
+    for number in range(0 if runs > 1 else 1, runs + 1):
         for name, run in cases.items():
             if name in once and number != 1:
                 continue

@@ -34,6 +34,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         # Hashes wrap around; numba does so in silence, numpy's scalars do not.
         config.addinivalue_line("filterwarnings", "ignore:overflow encountered:RuntimeWarning")
+    # Which tests come first must not say which of them run compiled kernels.
+    from stratalog.record.kernel.compile import switch
+
+    switch()
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,8 @@ Source: Kafka's Utils.murmur2 and BuiltInPartitioner.partitionForKey.
 
 from __future__ import annotations
 
+from struct import unpack_from
+
 _SEED = 0x9747B28C
 _MULTIPLIER = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -15,13 +17,13 @@ _MASK = 0xFFFFFFFF
 
 def murmur2(data: bytes) -> int:
     """The 32-bit hash, as an unsigned number."""
-    value = (_SEED ^ len(data)) & _MASK
-    whole = len(data) & ~3
-    for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _MASK
-        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
-        value = (value * _MULTIPLIER & _MASK) ^ word
-    if whole < len(data):
+    length = len(data)
+    value = (_SEED ^ length) & _MASK
+    whole = length & ~3
+    for word in unpack_from(f"<{length >> 2}I", data):
+        word = word * _MULTIPLIER & _MASK
+        value = (value * _MULTIPLIER ^ (word ^ word >> 24) * _MULTIPLIER) & _MASK
+    if whole < length:
         value = (value ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
     value = (value ^ value >> 13) * _MULTIPLIER & _MASK
     return value ^ value >> 15
@@ -29,4 +31,4 @@ def murmur2(data: bytes) -> int:
 
 def partition_of_key(key: bytes, partitions: int) -> int:
     """The partition of `key` among `partitions`."""
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    return (murmur2(key) & 0x7FFFFFFF) % partitions if partitions > 1 else 0

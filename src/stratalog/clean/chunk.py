@@ -28,6 +28,7 @@ from stratalog.clean.job import CleanSpec, SourceSegment
 from stratalog.record import layout
 from stratalog.record.codec.bulk import decompress_many
 from stratalog.record.kernel import arrays, scan
+from stratalog.record.kernel.compile import chunk_bytes
 from stratalog.segment.names import MAX_OFFSET
 
 Bytes = npt.NDArray[np.uint8]
@@ -182,7 +183,7 @@ def whole_batches(
     Answers `scratch`'s buffer "raw", the count of batches, their bytes and the last one's last
     offset. Raises `CorruptionError`.
     """
-    wanted = min(spec.chunk_bytes, left)
+    wanted = min(chunk_bytes(spec.chunk_bytes), left)
     while True:
         raw = cast("Bytes", scratch.take("raw", wanted))
         filled = read_into(raw[:wanted], position)

@@ -113,6 +113,10 @@ def _header(given: object) -> tuple[bytes, bytes | None]:
 
 def given_record(given: object) -> NewRecord:
     """One of many."""
+    if type(given) is tuple and len(given) == 2:
+        key, value = given
+        if type(key) is bytes and type(value) is bytes:
+            return NewRecord(key, value)  # as it mostly is
     if not isinstance(given, (tuple, list)) or not 2 <= len(given) <= 4:
         raise UsageError(f"a record is (key, value[, timestamp[, headers]]), not {short(given)}")
     return record_of(*given)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -173,11 +173,8 @@ class PartitionLog(OpenLog):
     ) -> AppendResult:
         """Append records as one batch; those without a timestamp get the clock's. As `append`."""
         now_ms = self._clock.now_ms()
-        stamped = [
-            replace(record, timestamp=now_ms) if record.timestamp is None else record
-            for record in records
-        ]
-        return self.append(build_batch(stamped, codec=codec, level=level), leader_epoch)
+        batch = build_batch(records, codec=codec, level=level, default_timestamp=now_ms)
+        return self.append(batch, leader_epoch)
 
     def append_marker(
         self,

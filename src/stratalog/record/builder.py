@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from stratalog.base.errors import RecordTooLargeError, UsageError
 from stratalog.base.limits import MAX_BATCH_BYTES, MAX_DECOMPRESSED_BATCH_BYTES
@@ -34,8 +34,7 @@ _UINT32 = struct.Struct(">I")
 _INT64 = struct.Struct(">q")
 
 
-@dataclass(frozen=True, slots=True)
-class NewRecord:
+class NewRecord(NamedTuple):
     """A record to be written. `timestamp` in ms since the epoch; None: it has none."""
 
     key: bytes | None
@@ -68,6 +67,47 @@ def encode_record(
     return encode_varint(len(body)) + body
 
 
+class _Varints(dict[int, bytes]):
+    """Varints by value; those of numbers that come often are made once."""
+
+    def __missing__(self, value: int) -> bytes:
+        encoded = encode_varlong(value)
+        if abs(value) <= _OFTEN:
+            self[value] = encoded
+        return encoded
+
+
+_OFTEN = 8191  # what two bytes hold
+_varints = _Varints()
+
+
+def _encode_records(
+    records: Iterable[NewRecord], deltas: Iterable[int], time_deltas: Iterable[int]
+) -> bytes:
+    """`encode_record` of each, in a third of the time for those without headers."""
+    varints = _varints
+    parts: list[bytes] = []
+    for record, delta, time_delta in zip(records, deltas, time_deltas, strict=True):
+        key, value, _, headers = record
+        if headers:
+            parts.append(encode_record(delta, time_delta, key, value, headers))
+            continue
+        body = b"".join(
+            (
+                b"\x00",
+                varints[time_delta],
+                varints[delta],
+                varints[-1 if key is None else len(key)],
+                key or b"",
+                varints[-1 if value is None else len(value)],
+                value or b"",
+                b"\x00",
+            )
+        )
+        parts += (varints[len(body)], body)
+    return b"".join(parts)
+
+
 def build_batch(
     records: Sequence[NewRecord],
     *,
@@ -85,8 +125,11 @@ def build_batch(
     offset_deltas: Sequence[int] | None = None,
     last_offset_delta: int | None = None,
     max_timestamp: int | None = None,
+    default_timestamp: int = layout.NO_TIMESTAMP,
 ) -> bytes:
     """A batch of magic 2.
+
+    `default_timestamp` is that of records that have none, in ms.
 
     `offset_deltas` (default 0, 1, 2...) must increase; `last_offset_delta` (default: the last of
     them) may exceed it, as in a cleaned batch. `log_append_time_ms` makes it a LogAppendTime batch.
@@ -99,7 +142,7 @@ def build_batch(
         last_offset_delta = deltas[-1] if len(deltas) else 0
     _check_deltas(deltas, len(records), last_offset_delta)
 
-    timestamps = [layout.NO_TIMESTAMP if r.timestamp is None else r.timestamp for r in records]
+    timestamps = [default_timestamp if r.timestamp is None else r.timestamp for r in records]
     if delete_horizon_ms is not None and records:
         base_timestamp = delete_horizon_ms
     else:
@@ -109,10 +152,8 @@ def build_batch(
     if log_append_time_ms is not None:
         max_timestamp = log_append_time_ms
 
-    body = b"".join(
-        encode_record(delta, timestamp - base_timestamp, record.key, record.value, record.headers)
-        for record, delta, timestamp in zip(records, deltas, timestamps, strict=True)
-    )
+    time_deltas = [timestamp - base_timestamp for timestamp in timestamps]
+    body = _encode_records(records, deltas, time_deltas)
     if records:
         body = compress(codec, body, level)
     if layout.HEADER_BYTES + len(body) > MAX_BATCH_BYTES:

@@ -37,7 +37,7 @@ from stratalog.base.limits import MAX_DECOMPRESSED_BATCH_BYTES
 from stratalog.record import layout
 from stratalog.record.batch import Batch, BatchHeader, RecordFields, batches
 from stratalog.record.kernel import arrays, produced
-from stratalog.record.kernel.compile import JIT
+from stratalog.record.kernel.compile import runs_plain
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -131,7 +131,9 @@ def _check_header(header: BatchHeader, rules: ProduceRules) -> None:
 def _check_records(
     batch: Batch, raw: npt.NDArray[np.uint8], rules: ProduceRules, now_ms: int
 ) -> ProducedBatch:
-    found = _ask_kernel(batch, raw, rules, now_ms) if JIT else None
+    # A record takes Python some microseconds; what it decompresses to is not known yet.
+    in_python = runs_plain(5 * batch.header.records_count)
+    found = None if in_python else _ask_kernel(batch, raw, rules, now_ms)
     largest, largest_delta = found or check_each_record(batch, rules, now_ms)
     if rules.is_log_append_time:
         largest, largest_delta = now_ms, batch.header.last_offset_delta

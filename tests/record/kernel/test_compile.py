@@ -27,6 +27,7 @@ from stratalog.clean.local_engine import LocalEngine
 from stratalog.record.builder import NewRecord, build_batch
 from stratalog.record.codec import Codec
 from stratalog.record.kernel import warmup
+from stratalog.record.kernel.compile import Kernel, compiled
 from stratalog.record.validate import ProduceRules, validate
 from tests.clean.driving import FS, case_of, clean_case
 from tests.oracle import golden_rounds
@@ -35,9 +36,8 @@ def kernels():
     for module in pkgutil.iter_modules(stratalog.record.kernel.__path__):
         imported = importlib.import_module("stratalog.record.kernel." + module.name)
         for name, value in vars(imported).items():
-            # Only kernels are kept on disk; the functions inlined into them are not.
-            if type(getattr(value, "_cache", None)).__name__ == "FunctionCache":
-                yield f"{value.__module__}.{name}", value
+            if isinstance(value, Kernel):
+                yield f"{value.plain.__module__}.{name}", compiled(value)
 
 found = dict(kernels())
 lines = []
@@ -109,8 +109,7 @@ def test_kernels_are_tested_as_plain_python_too(tmp_path: Path) -> None:
 def test_two_that_start_at_once_compile_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_compile, "CACHE_DIRECTORY", tmp_path / "kernels")
-    monkeypatch.setattr(kernel_compile, "_READY", tmp_path / "kernels" / "ready")
+    monkeypatch.setattr(kernel_compile, "cache_directory", lambda: tmp_path / "kernels")
     said: list[str] = []
     compiled: list[bool] = []
     inside = threading.Event()
@@ -137,8 +136,7 @@ def test_two_that_start_at_once_compile_once(
 
 @needs_jit
 def test_a_failed_warm_up_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel_compile, "CACHE_DIRECTORY", tmp_path)
-    monkeypatch.setattr(kernel_compile, "_READY", tmp_path / "ready")
+    monkeypatch.setattr(kernel_compile, "cache_directory", lambda: tmp_path)
 
     def fail() -> None:
         raise KeyboardInterrupt
@@ -150,7 +148,7 @@ def test_a_failed_warm_up_is_done_again(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_cache_is_named_by_every_source_and_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = kernel_compile._sources_digest()
-    assert kernel_compile.CACHE_DIRECTORY.name == before
+    assert kernel_compile.cache_directory().name == before
     monkeypatch.setattr("numba.__version__", "0.0")
     assert kernel_compile._sources_digest() != before
     monkeypatch.undo()

@@ -10,17 +10,17 @@ import pytest
 
 from stratalog.record import varint
 from stratalog.record.kernel import primitives
-from stratalog.record.kernel.primitives import (
-    BAD_VARINT,
-    crc32c,
-    read_varint,
-    siphash128,
-    size_of_varint,
-    write_varint,
-)
+from stratalog.record.kernel.compile import compiled
+from stratalog.record.kernel.primitives import BAD_VARINT
 from tests.naive import crc32c as naive_crc32c
 from tests.naive.siphash import siphash128 as naive_siphash128
 from tests.record.kernel.helpers import SECRET_WORDS, as_array, naive_hash, times
+
+crc32c = compiled(primitives.crc32c)
+read_varint = compiled(primitives.read_varint)
+siphash128 = compiled(primitives.siphash128)
+size_of_varint = compiled(primitives.size_of_varint)
+write_varint = compiled(primitives.write_varint)
 
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 EXTREMES = [0, 1, -1, 63, 64, -64, -65, 1 << 31, -(1 << 31), INT64_MAX, INT64_MIN]
@@ -108,8 +108,13 @@ def test_varints_that_are_cut_off_or_too_long_are_bad(data: bytes) -> None:
 
 def test_loads_and_stores_are_big_endian_at_any_place() -> None:
     random = Random(5)
-    signs = [(primitives.load_i64, 8), (primitives.load_i32, 4), (primitives.load_i16, 2)]
-    stores = {8: primitives.store_64, 4: primitives.store_32, 2: primitives.store_16}
+    loads = (primitives.load_i64, primitives.load_i32, primitives.load_i16)
+    signs = list(zip(map(compiled, loads), (8, 4, 2), strict=True))
+    stores = {
+        8: compiled(primitives.store_64),
+        4: compiled(primitives.store_32),
+        2: compiled(primitives.store_16),
+    }
     for _ in range(times(50)):
         at = random.randrange(9)
         for load, size in signs:
@@ -121,4 +126,4 @@ def test_loads_and_stores_are_big_endian_at_any_place() -> None:
             stores[size](buffer, at, value)
             encoded = value.to_bytes(size, "big", signed=True)
             assert bytes(buffer) == data[:at] + encoded + data[at + size :]
-    assert primitives.load_u32(as_array(b"\xff" * 4), 0) == 0xFFFFFFFF
+    assert compiled(primitives.load_u32)(as_array(b"\xff" * 4), 0) == 0xFFFFFFFF

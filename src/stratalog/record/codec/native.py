@@ -11,7 +11,8 @@ Invariants
       that both compress to the same bytes.
 - I2  A zstd context belongs to one thread, and is freed when that thread ends.
 
-`STRATALOG_NATIVE_CODECS=0` in the environment, and NUMBA_DISABLE_JIT=1, turn this off.
+Kernels that are not compiled call no addresses. `STRATALOG_NATIVE_CODECS=0` in the environment
+turns this off as well.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import lz4
 import zstandard
 
 from stratalog.record.codec import zstd
-from stratalog.record.kernel.compile import JIT
+from stratalog.record.kernel.compile import is_plain
 
 _SWITCH: Final = "STRATALOG_NATIVE_CODECS"
 
@@ -58,7 +59,7 @@ class ZstdFunctions:
 
 def is_enabled() -> bool:
     """Whether C functions are to be called at all. A switch for tests and for doubt."""
-    return JIT and os.environ.get(_SWITCH, "1") != "0"
+    return not is_plain() and os.environ.get(_SWITCH, "1") != "0"
 
 
 @functools.cache

@@ -1,11 +1,12 @@
-"""The hot loops: numba functions over arrays, without the GIL, compiled once a machine.
+"""The hot loops: functions over arrays, compiled by numba once a machine, without the GIL.
 
 How it works: every kernel is decorated by `compile.kernel`, takes only contiguous arrays and
 scalars, writes into arrays that its caller owns, and returns counts. Errors are numbers
 (`errors`), which the callers turn into `CorruptionError` with the file's name.
 
     arrays.py    dtypes of the tables that kernels fill (batches, statistics) and error numbers
-    compile.py   the decorator, the compile cache, warming up
+    compile.py   the decorators, when to compile at all, the compile cache, warming up
+    intrinsics.py  instructions that numba has no name for; imports numba
     primitives.py  unaligned loads, varints, CRC-32C, SipHash: inlined into the loops
     scan.py      batch headers of a chunk -> table of batches; records -> key hashes and offsets
     offset_map.py  the map key hash -> last offset: insert, probe, partition by hash
@@ -19,7 +20,8 @@ scalars, writes into arrays that its caller owns, and returns counts. Errors are
     native_call.py  calls of C functions by address, which `frames.py` is given
 
 Invariants
-- K1  With NUMBA_DISABLE_JIT=1 the same functions run as plain Python and give the same results.
+- K1  The same functions run as plain Python, and give the same results: while a process has little
+      to do, and under NUMBA_DISABLE_JIT=1.
 - K2  A kernel reads nothing outside the bounds it was given, whatever the bytes say.
 - K3  Each kernel has a naive twin in `tests/naive`.
 """

@@ -20,7 +20,7 @@ import numpy as np
 from stratalog.record.kernel.arrays import BAD_DELTA, BAD_KEY, BAD_RECORD, BAD_VALUE, OK
 from stratalog.record.kernel.compile import kernel
 from stratalog.record.kernel.primitives import BAD_VARINT, copy_bytes, read_varint
-from stratalog.record.kernel.scan import SMALLEST_RECORD_BYTES
+from stratalog.record.kernel.scan import SMALLEST_RECORD_BYTES, cost_of_walk
 
 # Columns of `places`, int64[n, PLACE_COLUMNS]. A size of -1 is null.
 OFFSET, TIMESTAMP, ROW, KEY_AT, KEY_SIZE, VALUE_AT, VALUE_SIZE, HEADERS_AT, HEADERS = range(9)
@@ -37,7 +37,14 @@ STATE = 4
 _TIMESTAMP_TYPE_MASK = 0x08
 
 
-@kernel
+def _cost_of_locating(
+    _raw: Any, _plain: Any, table: Any, is_read: Any, end_row: int, *rest: Any
+) -> int:
+    first_row = int(rest[-3][NEXT_ROW])
+    return cost_of_walk(table[first_row:end_row][is_read[first_row:end_row]], 50)
+
+
+@kernel(cost=_cost_of_locating)
 def locate_records(
     raw: Any,
     plain: Any,
@@ -164,7 +171,7 @@ def locate_records(
     return written, OK, np.int64(-1)
 
 
-@kernel
+@kernel(cost=lambda _raw, _plain, _table, places, *_: 5 * len(places))
 def copy_fields(
     raw: Any, plain: Any, table: Any, places: Any, column: int, ends: Any, validity: Any, out: Any
 ) -> Any:
@@ -189,7 +196,7 @@ def copy_fields(
     return nulls
 
 
-@kernel
+@kernel(cost=lambda *arguments: 5 * len(arguments[3]) + 20 * len(arguments[6]))
 def copy_headers(
     raw: Any,
     plain: Any,

@@ -21,10 +21,12 @@ import google_crc32c
 import numpy as np
 
 from stratalog.record.kernel.arrays import BAD_COUNT, BAD_LENGTH, BAD_MAGIC, BAD_ORDER, OK
-from stratalog.record.kernel.compile import JIT, inlined, kernel
+from stratalog.record.kernel.compile import compiled, inlined, kernel, stands_for
 from stratalog.record.kernel.primitives import (
-    _BYTE_TABLE,
-    _HAS_CRC_INSTRUCTION,
+    BYTE_TABLE,
+    HAS_CRC_INSTRUCTION,
+    crc_step_8,
+    crc_step_64,
     load_i32,
     load_i64,
     load_u64_le,
@@ -43,37 +45,36 @@ _LOG_OVERHEAD = 12
 _SMALLEST_BATCH_BYTES = 26
 _ONES = np.uint64(0xFFFFFFFF)
 
-if JIT and _HAS_CRC_INSTRUCTION:
-    from stratalog.record.kernel.primitives import _crc_step_8, _crc_step_64
 
-    def _extended_crc(crc: Any, buffer: Any, start: int, end: int) -> Any:
-        register = np.uint64(crc) ^ _ONES
-        position = start
-        while end - position >= 8:
-            register = _crc_step_64(register, load_u64_le(buffer, position))
-            position += 8
-        while position < end:
-            register = _crc_step_8(register, np.uint64(buffer[position]))
-            position += 1
-        return np.int64(register ^ _ONES)
-
-elif JIT:
-
-    def _extended_crc(crc: Any, buffer: Any, start: int, end: int) -> Any:
-        register = np.uint64(crc) ^ _ONES
-        for position in range(start, end):
-            index = np.int64((register ^ np.uint64(buffer[position])) & np.uint64(0xFF))
-            register = _BYTE_TABLE[index] ^ (register >> np.uint64(8))
-        return np.int64(register ^ _ONES)
-
-else:
-
-    def _extended_crc(crc: Any, buffer: Any, start: int, end: int) -> Any:
-        return np.int64(google_crc32c.extend(int(crc), bytes(buffer[start:end])))
+@inlined
+def _extended_by_instruction(crc: Any, buffer: Any, start: int, end: int) -> Any:
+    register = np.uint64(crc) ^ _ONES
+    position = start
+    while end - position >= 8:
+        register = crc_step_64(register, load_u64_le(buffer, position))
+        position += 8
+    while position < end:
+        register = crc_step_8(register, np.uint64(buffer[position]))
+        position += 1
+    return np.int64(register ^ _ONES)
 
 
-extended_crc: Any = inlined(_extended_crc)
-"""`extended_crc(crc, buffer, start, end)`: the CRC-32C of what `crc` covers and these bytes."""
+@inlined
+def _extended_by_table(crc: Any, buffer: Any, start: int, end: int) -> Any:
+    register = np.uint64(crc) ^ _ONES
+    for position in range(start, end):
+        index = np.int64((register ^ np.uint64(buffer[position])) & np.uint64(0xFF))
+        register = BYTE_TABLE[index] ^ (register >> np.uint64(8))
+    return np.int64(register ^ _ONES)
+
+
+_EXTENDED = _extended_by_instruction if HAS_CRC_INSTRUCTION else _extended_by_table
+
+
+@stands_for(lambda: compiled(_EXTENDED))
+def extended_crc(crc: Any, buffer: Any, start: int, end: int) -> Any:
+    """The CRC-32C of what `crc` covers and `buffer[start:end]`."""
+    return np.int64(google_crc32c.extend(int(crc), bytes(buffer[start:end])))
 
 
 @inlined
@@ -95,7 +96,7 @@ def _step(raw: Any, position: int, filled: int, end: int) -> Any:
     return size
 
 
-@kernel
+@kernel(cost=lambda _raw, filled, *_: 10 * (filled // COVERED_BYTES))
 def fold(raw: Any, filled: int, end: int, state: Any, sizes: Any, sums: Any) -> Any:
     """Fold the batches that start in `raw[:filled]` into blocks.
 
@@ -135,7 +136,7 @@ def fold(raw: Any, filled: int, end: int, state: Any, sizes: Any, sums: Any) -> 
     return blocks, position, np.int64(OK)
 
 
-@kernel
+@kernel(cost=lambda _raw, filled, *_: 6 * (filled // COVERED_BYTES))
 def sound_blocks(raw: Any, filled: int, sizes: Any, sums: Any) -> Any:
     """How many of the first blocks of `raw[:filled]` are as `sizes` and `sums` (int64[]) say.
 

@@ -15,51 +15,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 
-from stratalog.record.kernel.compile import JIT, inlined, kernel
+from stratalog.record.kernel.compile import inlined, intrinsic, kernel
 
 AHEAD = 16
 """Rows between the prefetch of a slot and its probe."""
 
 
-def prefetch_intrinsic(words: int) -> Any:
-    """Prefetches a row of a map whose rows are `words` words long."""
-
-    def prefetch(typing_context: Any, array: Any, row: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            from llvmlite import ir
-            from numba.core import cgutils
-
-            data = cgutils.create_struct_proxy(signature.args[0])(
-                context, builder, value=arguments[0]
-            ).data
-            word = builder.mul(arguments[1], ir.Constant(arguments[1].type, words))
-            pointer = builder.bitcast(builder.gep(data, [word]), ir.IntType(8).as_pointer())
-            flag = ir.IntType(32)
-            function = cgutils.get_or_insert_function(
-                builder.module,
-                ir.FunctionType(ir.VoidType(), [pointer.type, flag, flag, flag]),
-                "llvm.prefetch.p0",
-            )
-            builder.call(
-                function,
-                [pointer, ir.Constant(flag, 1), ir.Constant(flag, 3), ir.Constant(flag, 1)],
-            )
-            return context.get_dummy_value()
-
-        return types.none(array, types.intp), generate
-
-    return intrinsic(prefetch)
-
-
-if JIT:
-    _prefetch_row = prefetch_intrinsic(3)
-else:
-
-    def _prefetch_row(array: Any, row: int) -> None:
-        return
+@intrinsic("prefetching", 3)
+def _prefetch_row(array: Any, row: int) -> None:
+    return
 
 
 @inlined
@@ -80,7 +45,7 @@ def find_slot(slots: Any, high: Any, low: Any) -> Any:
     return row
 
 
-@kernel
+@kernel(cost=lambda _slots, _used, _limit, _hashes, _offsets, start, end: 7 * (end - start))
 def insert(
     slots: Any, used: int, limit: int, hashes: Any, offsets: Any, start: int, end: int
 ) -> Any:
@@ -163,7 +128,7 @@ def extract(slots: Any, stride: int, hashes: Any, offsets: Any) -> None:
                 at -= count
 
 
-@kernel
+@kernel(cost=lambda slots, _offsets: len(slots))
 def extract_offsets(slots: Any, offsets: Any) -> Any:
     """Write only the offsets of the map's entries, in no order; how many."""
     written = 0
@@ -174,7 +139,7 @@ def extract_offsets(slots: Any, offsets: Any) -> Any:
     return written
 
 
-@kernel
+@kernel(cost=lambda _hashes, _offsets, count, bits, *_: 6 * count + 2 * (2 << bits))
 def partition(
     hashes: Any, offsets: Any, count: int, bits: int, out_hashes: Any, out_offsets: Any, starts: Any
 ) -> None:

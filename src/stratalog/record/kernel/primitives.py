@@ -1,8 +1,8 @@
 """What every kernel is made of: unaligned loads and stores, varints, CRC-32C, SipHash-2-4-128.
 
-Each function here exists once as compiled code and, under NUMBA_DISABLE_JIT=1, as plain Python
-(K1). The CRC uses the processor's instruction on x86-64, three streams at a time because the
-instruction takes three cycles and one can start in each; elsewhere it walks a table.
+Each function here exists as compiled code and as plain Python (K1). The compiled CRC uses the
+processor's instruction on x86-64, three streams at a time because the instruction takes three
+cycles and one can start in each; elsewhere it walks a table. In Python a library does it.
 """
 
 from __future__ import annotations
@@ -12,157 +12,58 @@ from typing import Any
 
 import google_crc32c
 import numpy as np
-from numba.core import types
-from numba.extending import intrinsic
 
-from stratalog.record.kernel.compile import JIT, inlined, kernel
+from stratalog.record.kernel.compile import cached, inlined, intrinsic, stands_for
 
-_HAS_CRC_INSTRUCTION = platform.machine() in ("x86_64", "AMD64")
+HAS_CRC_INSTRUCTION = platform.machine() in ("x86_64", "AMD64")
 
 
 # ---------------------------------------------------------------- loads and stores
 
 
-def _memory_intrinsic(bits: int, swap: bool) -> Any:
-    """`load(buffer, position)` of an unsigned integer at any alignment, bounds unchecked."""
-
-    def load(typing_context: Any, buffer: Any, position: Any) -> Any:
-        result = types.Integer.from_bitwidth(bits, signed=False)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            from llvmlite import ir
-            from numba.core import cgutils
-
-            array = cgutils.create_struct_proxy(signature.args[0])(
-                context, builder, value=arguments[0]
-            )
-            address = builder.gep(array.data, [arguments[1]])
-            integer = ir.IntType(bits)
-            value = builder.load(builder.bitcast(address, integer.as_pointer()), align=1)
-            return builder.bswap(value) if swap else value
-
-        return result(buffer, types.intp), generate
-
-    return intrinsic(load)
+@intrinsic("loading", 64, "little")
+def load_u64_le(buffer: Any, position: int) -> np.uint64:
+    return np.uint64(int.from_bytes(bytes(buffer[position : position + 8]), "little"))
 
 
-def _store_intrinsic(bits: int, swap: bool) -> Any:
-    def store(typing_context: Any, buffer: Any, position: Any, value: Any) -> Any:
-        integer_type = types.Integer.from_bitwidth(bits, signed=False)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            from llvmlite import ir
-            from numba.core import cgutils
-
-            array = cgutils.create_struct_proxy(signature.args[0])(
-                context, builder, value=arguments[0]
-            )
-            address = builder.gep(array.data, [arguments[1]])
-            pointer = builder.bitcast(address, ir.IntType(bits).as_pointer())
-            value = builder.bswap(arguments[2]) if swap else arguments[2]
-            builder.store(value, pointer, align=1)
-            return context.get_dummy_value()
-
-        return types.none(buffer, types.intp, integer_type), generate
-
-    return intrinsic(store)
+@intrinsic("loading", 64, "big")
+def _load_u64_be(buffer: Any, position: int) -> np.uint64:
+    return np.uint64(int.from_bytes(bytes(buffer[position : position + 8]), "big"))
 
 
-def _copy_intrinsic() -> Any:
-    def copy(
-        typing_context: Any, target: Any, target_at: Any, source: Any, source_at: Any, size: Any
-    ) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            from numba.core import cgutils
-
-            def data(index: int) -> Any:
-                return cgutils.create_struct_proxy(signature.args[index])(
-                    context, builder, value=arguments[index]
-                ).data
-
-            cgutils.raw_memcpy(
-                builder,
-                builder.gep(data(0), [arguments[1]]),
-                builder.gep(data(2), [arguments[3]]),
-                arguments[4],
-                1,
-            )
-            return context.get_dummy_value()
-
-        return types.none(target, types.intp, source, types.intp, types.intp), generate
-
-    return intrinsic(copy)
+@intrinsic("loading", 32, "big")
+def _load_u32_be(buffer: Any, position: int) -> np.uint32:
+    return np.uint32(int.from_bytes(bytes(buffer[position : position + 4]), "big"))
 
 
-def _crc_intrinsic(bits: int) -> Any:
-    def step(typing_context: Any, crc: Any, data: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            from llvmlite import ir
-            from numba.core import cgutils
-
-            wide = ir.IntType(64)
-            if bits == 64:
-                function = cgutils.get_or_insert_function(
-                    builder.module,
-                    ir.FunctionType(wide, [wide, wide]),
-                    "llvm.x86.sse42.crc32.64.64",
-                )
-                return builder.call(function, arguments)
-            narrow = ir.IntType(32)
-            function = cgutils.get_or_insert_function(
-                builder.module,
-                ir.FunctionType(narrow, [narrow, ir.IntType(8)]),
-                "llvm.x86.sse42.crc32.32.8",
-            )
-            crc32 = builder.trunc(arguments[0], narrow)
-            data8 = builder.trunc(arguments[1], ir.IntType(8))
-            return builder.zext(builder.call(function, [crc32, data8]), wide)
-
-        return types.uint64(types.uint64, types.uint64), generate
-
-    return intrinsic(step)
+@intrinsic("loading", 16, "big")
+def _load_u16_be(buffer: Any, position: int) -> np.uint16:
+    return np.uint16(int.from_bytes(bytes(buffer[position : position + 2]), "big"))
 
 
-if JIT:
-    load_u64_le = _memory_intrinsic(64, swap=False)
-    _load_u64_be = _memory_intrinsic(64, swap=True)
-    _load_u32_be = _memory_intrinsic(32, swap=True)
-    _load_u16_be = _memory_intrinsic(16, swap=True)
-    _store_u64_be = _store_intrinsic(64, swap=True)
-    _store_u32_be = _store_intrinsic(32, swap=True)
-    _store_u16_be = _store_intrinsic(16, swap=True)
-    copy_bytes = _copy_intrinsic()
-    _crc_step_64 = _crc_intrinsic(64)
-    _crc_step_8 = _crc_intrinsic(8)
-else:
+def _store(buffer: Any, position: int, value: int, size: int) -> None:
+    encoded = (int(value) & ((1 << (8 * size)) - 1)).to_bytes(size, "big")
+    buffer[position : position + size] = np.frombuffer(encoded, np.uint8)
 
-    def load_u64_le(buffer: Any, position: int) -> np.uint64:
-        return np.uint64(int.from_bytes(bytes(buffer[position : position + 8]), "little"))
 
-    def _load_u64_be(buffer: Any, position: int) -> np.uint64:
-        return np.uint64(int.from_bytes(bytes(buffer[position : position + 8]), "big"))
+@intrinsic("storing", 64, "big")
+def _store_u64_be(buffer: Any, position: int, value: Any) -> None:
+    _store(buffer, position, value, 8)
 
-    def _load_u32_be(buffer: Any, position: int) -> np.uint32:
-        return np.uint32(int.from_bytes(bytes(buffer[position : position + 4]), "big"))
 
-    def _load_u16_be(buffer: Any, position: int) -> np.uint16:
-        return np.uint16(int.from_bytes(bytes(buffer[position : position + 2]), "big"))
+@intrinsic("storing", 32, "big")
+def _store_u32_be(buffer: Any, position: int, value: Any) -> None:
+    _store(buffer, position, value, 4)
 
-    def _store(buffer: Any, position: int, value: int, size: int) -> None:
-        encoded = (int(value) & ((1 << (8 * size)) - 1)).to_bytes(size, "big")
-        buffer[position : position + size] = np.frombuffer(encoded, np.uint8)
 
-    def _store_u64_be(buffer: Any, position: int, value: Any) -> None:
-        _store(buffer, position, value, 8)
+@intrinsic("storing", 16, "big")
+def _store_u16_be(buffer: Any, position: int, value: Any) -> None:
+    _store(buffer, position, value, 2)
 
-    def _store_u32_be(buffer: Any, position: int, value: Any) -> None:
-        _store(buffer, position, value, 4)
 
-    def _store_u16_be(buffer: Any, position: int, value: Any) -> None:
-        _store(buffer, position, value, 2)
-
-    def copy_bytes(target: Any, target_at: int, source: Any, source_at: int, size: int) -> None:
-        target[target_at : target_at + size] = source[source_at : source_at + size]
+@intrinsic("copying")
+def copy_bytes(target: Any, target_at: Any, source: Any, source_at: Any, size: Any) -> None:
+    target[target_at : target_at + size] = source[source_at : source_at + size]
 
 
 @inlined
@@ -269,10 +170,16 @@ def _byte_table() -> np.ndarray:
 
 
 def _zeros_tables(byte_table: np.ndarray, zeros: int) -> np.ndarray:
-    """uint64[4, 256]: for each byte of a CRC, what it becomes after `zeros` more zero bytes."""
-    basis = np.uint64(1) << np.arange(32, dtype=np.uint64)
-    for _ in range(zeros):
-        basis = byte_table[(basis & np.uint64(0xFF)).astype(np.int64)] ^ (basis >> np.uint64(8))
+    """uint64[4, 256]: for each byte of a CRC, what it becomes after `zeros` more zero bytes.
+
+    `zeros` is a power of two.
+    """
+    bits = np.arange(32, dtype=np.uint64)
+    ones = np.uint64(1) << bits
+    basis = byte_table[(ones & np.uint64(0xFF)).astype(np.int64)] ^ (ones >> np.uint64(8))
+    for _ in range(zeros.bit_length() - 1):  # as many zeros again
+        is_set = (basis[:, None] >> bits) & np.uint64(1) == 1
+        basis = np.bitwise_xor.reduce(np.where(is_set, basis, np.uint64(0)), axis=1)
     tables = np.zeros((4, 256), np.uint64)
     for byte in range(4):
         for bit in range(8):
@@ -282,9 +189,26 @@ def _zeros_tables(byte_table: np.ndarray, zeros: int) -> np.ndarray:
 
 
 _LONG, _SHORT = 1024, 128
-_BYTE_TABLE = _byte_table()
-_LONG_TABLES = _zeros_tables(_BYTE_TABLE, _LONG)
-_SHORT_TABLES = _zeros_tables(_BYTE_TABLE, _SHORT)
+BYTE_TABLE = _byte_table()
+_LONG_TABLES = _zeros_tables(BYTE_TABLE, _LONG)
+_SHORT_TABLES = _zeros_tables(BYTE_TABLE, _SHORT)
+
+
+@intrinsic("crc_step", 64)
+def crc_step_64(crc: Any, data: Any) -> Any:
+    """`crc`, a register without the last inversion, after the eight bytes of a word."""
+    return _crc_step_in_python(crc, data, 8)
+
+
+@intrinsic("crc_step", 8)
+def crc_step_8(crc: Any, data: Any) -> Any:
+    """The same after one byte."""
+    return _crc_step_in_python(crc, data, 1)
+
+
+def _crc_step_in_python(crc: Any, data: Any, size: int) -> Any:
+    content = int(data).to_bytes(size, "little")
+    return np.uint64(google_crc32c.extend(int(crc) ^ 0xFFFFFFFF, content) ^ 0xFFFFFFFF)
 
 
 @inlined
@@ -303,9 +227,9 @@ def _three_streams(buffer: Any, position: int, crc: Any, length: int, tables: An
     second = np.uint64(0)
     third = np.uint64(0)
     for at in range(position, position + length, 8):
-        crc = _crc_step_64(crc, load_u64_le(buffer, at))
-        second = _crc_step_64(second, load_u64_le(buffer, at + length))
-        third = _crc_step_64(third, load_u64_le(buffer, at + 2 * length))
+        crc = crc_step_64(crc, load_u64_le(buffer, at))
+        second = crc_step_64(second, load_u64_le(buffer, at + length))
+        third = crc_step_64(third, load_u64_le(buffer, at + 2 * length))
     return _after_zeros(tables, _after_zeros(tables, crc) ^ second) ^ third
 
 
@@ -319,10 +243,10 @@ def _crc_by_instruction(buffer: Any, start: int, end: int) -> Any:
         crc = _three_streams(buffer, position, crc, _SHORT, _SHORT_TABLES)
         position += 3 * _SHORT
     while end - position >= 8:
-        crc = _crc_step_64(crc, load_u64_le(buffer, position))
+        crc = crc_step_64(crc, load_u64_le(buffer, position))
         position += 8
     while position < end:
-        crc = _crc_step_8(crc, np.uint64(buffer[position]))
+        crc = crc_step_8(crc, np.uint64(buffer[position]))
         position += 1
     return np.int64(crc ^ np.uint64(0xFFFFFFFF))
 
@@ -331,22 +255,14 @@ def _crc_by_table(buffer: Any, start: int, end: int) -> Any:
     crc = np.uint64(0xFFFFFFFF)
     for position in range(start, end):
         index = np.int64((crc ^ np.uint64(buffer[position])) & np.uint64(0xFF))
-        crc = _BYTE_TABLE[index] ^ (crc >> np.uint64(8))
+        crc = BYTE_TABLE[index] ^ (crc >> np.uint64(8))
     return np.int64(crc ^ np.uint64(0xFFFFFFFF))
 
 
-def _crc_by_library(buffer: Any, start: int, end: int) -> Any:
+@stands_for(cached(_crc_by_instruction if HAS_CRC_INSTRUCTION else _crc_by_table))
+def crc32c(buffer: Any, start: int, end: int) -> Any:
+    """CRC-32C of `buffer[start:end]` (uint8), as a non-negative int64."""
     return np.int64(google_crc32c.value(bytes(buffer[start:end])))
-
-
-crc32c: Any
-"""`crc32c(buffer, start, end)`: CRC-32C of `buffer[start:end]` (uint8), as a non-negative int64."""
-if not JIT:
-    crc32c = _crc_by_library
-elif _HAS_CRC_INSTRUCTION:
-    crc32c = kernel(_crc_by_instruction)
-else:
-    crc32c = kernel(_crc_by_table)
 
 
 # ---------------------------------------------------------------- SipHash-2-4, 128 bits

@@ -57,7 +57,17 @@ _TRANSACTIONAL_MASK = 0x10
 _CONTROL_MASK = 0x20
 
 
-@kernel
+def _cost_of_scan(_raw: Any, filled: int, _last: int, _crc: int, _most: int, table: Any) -> int:
+    return 40 * min(filled // _HEADER_BYTES + 1, len(table))
+
+
+def cost_of_walk(batches: Any, a_record: int) -> int:
+    """Of walking these rows, in microseconds: by records, and bytes for what is large in them."""
+    payload_bytes = (batches["payload_end"] - batches["payload_start"]).sum()
+    return a_record * int(batches["count"].sum()) + int(payload_bytes) // 4
+
+
+@kernel(cost=lambda _raw, filled, _most: 6 * (filled // _HEADER_BYTES))
 def whole_batches(raw: Any, filled: int, max_batch_bytes: int) -> Any:
     """Hop over the headers of `raw[:filled]`, believing only what keeps the hop in bounds.
 
@@ -85,7 +95,7 @@ def whole_batches(raw: Any, filled: int, max_batch_bytes: int) -> Any:
     return rows, position, last_offset, np.int64(0)
 
 
-@kernel
+@kernel(cost=_cost_of_scan)
 def scan_batches(
     raw: Any,
     filled: int,
@@ -167,7 +177,7 @@ def scan_batches(
     return row, position, OK, position
 
 
-@kernel
+@kernel(cost=lambda _table, rows, *_: 5 * rows)
 def mark_aborted(
     table: Any, rows: int, producer_ids: Any, first_offsets: Any, last_offsets: Any
 ) -> None:
@@ -222,7 +232,7 @@ def control_type_of(buffer: Any, start: int, end: int, count: int) -> Any:
     return load_i16(buffer, at + 2)  # after the version
 
 
-@kernel
+@kernel(cost=lambda _raw, _plain, _table, first_row, end_row: 5 * (end_row - first_row))
 def read_control_types(raw: Any, plain: Any, table: Any, first_row: int, end_row: int) -> None:
     """Fill `control_type` of the control batches among rows [first_row, end_row)."""
     for row in range(first_row, end_row):
@@ -234,7 +244,7 @@ def read_control_types(raw: Any, plain: Any, table: Any, first_row: int, end_row
             )
 
 
-@kernel
+@kernel(cost=lambda *arguments: cost_of_walk(arguments[2][arguments[3] : arguments[4]], 80))
 def index_records(
     raw: Any,
     plain: Any,

@@ -14,15 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from stratalog.record.kernel.compile import JIT, kernel
-from stratalog.record.kernel.offset_map import AHEAD, find_slot, home_slot, prefetch_intrinsic
+from stratalog.record.kernel.compile import intrinsic, kernel
+from stratalog.record.kernel.offset_map import AHEAD, find_slot, home_slot
 
-if JIT:
-    _prefetch_row = prefetch_intrinsic(4)
-else:
 
-    def _prefetch_row(array: Any, row: int) -> None:
-        return
+@intrinsic("prefetching", 4)
+def _prefetch_row(array: Any, row: int) -> None:
+    return
 
 
 @kernel
