@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 
+from stratalog.admin.location_manifest import MANIFEST, decode, new_directory
 from stratalog.base.clock import FixedClock
 from stratalog.base.errors import CorruptionError, StorageIOError, UsageError
 from stratalog.cli import main as stratalog
 from stratalog.pipeline import remote, remote_task
 from stratalog.pipeline import snapshot as snapshot_module
 from stratalog.pipeline.remote import compact_to
-from stratalog.pipeline.remote_manifest import MANIFEST, decode, new_directory
 from stratalog.pipeline.remote_target import Location
 from stratalog.pipeline.snapshot import snapshot
 from stratalog.pipeline.source import StratalogDataSource
@@ -255,7 +255,7 @@ def test_what_fails_before_the_manifest_leaves_the_generation_before(
 
     with monkeypatch.context() as patch:
         patch.setattr(Location, "remove", lambda *_: None)  # nobody is there to clean up
-        patch.setattr(remote, "_switch", cut)
+        patch.setattr(remote, "switch", cut)
         with pytest.raises(PowerCut):
             compact_to(spark, [source], target, store=s3.store, clock=CLOCK)
     after = s3.contents("crash", "target")
@@ -264,22 +264,22 @@ def test_what_fails_before_the_manifest_leaves_the_generation_before(
     assert rows(target, s3, view="latest") == rows(source, s3, view="latest")
     # A run that fails and lives takes away what it wrote, and what the run before it left.
     with monkeypatch.context() as patch:
-        patch.setattr(remote, "_switch", cut)
+        patch.setattr(remote, "switch", cut)
         with pytest.raises(PowerCut):
             compact_to(spark, [source], target, store=s3.store, clock=CLOCK)
     assert s3.contents("crash", "target") == before
     # Another run in between: its generation stays the one that counts.
-    switch = remote._switch
+    switch = remote.switch
 
     def beside(*arguments: Any) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(remote, "_switch", switch)
+            patch.setattr(remote, "switch", switch)
             patch.setattr(Location, "remove", lambda *_: None)
             compact_to(spark, [source], target, store=s3.store, clock=CLOCK)
         switch(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(remote, "_switch", beside)
+        patch.setattr(remote, "switch", beside)
         with pytest.raises(UsageError, match="another run has written a generation meanwhile"):
             compact_to(spark, [source], target, store=s3.store, clock=CLOCK)
     manifest = decode(s3.contents("crash", "target")[MANIFEST], MANIFEST)
@@ -332,7 +332,10 @@ def test_a_task_leaves_no_scratch_and_tells_no_secret(
     )
     done = remote_task.compact_partition(pickle.loads(pickle.dumps(task)))
     assert done.report is not None
-    assert done.size_bytes < sum(path.stat().st_size for path in (logs / "users-0").glob("*.log"))
+    assert done.entry is not None
+    assert done.entry.size_bytes < sum(
+        path.stat().st_size for path in (logs / "users-0").glob("*.log")
+    )
     assert list((tmp_path / "scratch").iterdir()) == []
     assert "very-secret" not in f"{task!r} {task.place.store} {done!r}"
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from stratalog.admin.location_manifest import MANIFEST, decode
 from stratalog.base.clock import FixedClock
 from stratalog.pipeline import object_store
 from stratalog.pipeline.options import Choice
 from stratalog.pipeline.places import find_places, opened_view
 from stratalog.pipeline.remote import compact_to
-from stratalog.pipeline.remote_manifest import MANIFEST, decode
 from tests.log.helpers import NOW, open_log, records
 from tests.pipeline.object_server import ObjectServer, object_server, stand_in_session
 from tests.sim.sweeps import IS_SWEEP

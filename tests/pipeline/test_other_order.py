@@ -10,6 +10,12 @@ import pytest
 
 from stratalog.base.errors import CorruptionError
 from stratalog.embedded import Store, Topic
+from stratalog.ledger.manifest import generation_path
+from stratalog.pipeline.latest_frame import planned_parts
+from stratalog.pipeline.options import read_options
+from stratalog.pipeline.places import Place
+from stratalog.pipeline.snapshot_plan import plan_with_ledger
+from stratalog.segment.names import TopicPartition
 from tests.embedded.driving import LEDGER, NOW, latest, log_of, opened
 from tests.pipeline.test_views import Planned
 
@@ -43,6 +49,26 @@ def test_views_go_by_the_order_of_now(tmp_path: Path) -> None:
         topic.compact()
         assert latest(topic) == {b"k": b"new"}
         assert [r.value for r in topic.read("compacted")] == [b"new"]
+
+
+def test_planning_goes_by_the_order_too(tmp_path: Path) -> None:
+    """What tasks read is what they were planned for: sizes, and what several of them share."""
+    with opened(tmp_path) as store:
+        filled(store).append("j", "1", timestamp=NOW)
+    raw = tmp_path / "t-0"
+    ledger = Path(generation_path(str(raw), 1))
+    both: dict[str, set[Path]] = {"offset": {ledger, raw}, "timestamp": {raw}}
+    for order, directories in both.items():
+        given = {"path": str(tmp_path), "view": "latest", "compaction.strategy": order}
+        options = read_options(given)
+        [task] = Planned(tmp_path, view="latest", **{"compaction.strategy": order}).tasks
+        [part] = planned_parts(options)
+        for planned in (*task.latest, part):
+            assert {Path(piece.directory) for piece in planned.pieces} == directories
+        has_ledger = order == "offset"
+        assert part.with_ledger is has_ledger
+        place = Place(str(tmp_path), TopicPartition("t", 0))
+        assert (plan_with_ledger(options, place, None) is not None) is has_ledger
 
 
 def test_a_log_that_is_not_whole_keeps_its_ledger_and_it_is_said(

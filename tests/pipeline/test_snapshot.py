@@ -297,7 +297,13 @@ WAYS = (
             {"out": "other"},
             "{tmp}/other: holds 'mine' and is no snapshot; " + EMPTY,
         ),
-        ({"as_of": 31}, "as-of 31: orders-0 ends at 30"),
+        (
+            {"as_of": 31},
+            (
+                "as-of 31: orders-0 ends at 30; by partition that is --as-of "
+                '\'{{"orders":{{"0":30,"1":31}},"users":{{"0":31}}}}\' (-1: its end)'
+            ),
+        ),
         ({"as_of": -1}, "as-of: -1 is no offset"),
         (
             {"as_of": "soon"},
@@ -334,7 +340,7 @@ def test_what_cannot_be_is_refused_in_one_line(
 
 def test_as_of_before_the_log_start(logs: Path, tmp_path: Path) -> None:
     (logs / "log-start-offset-checkpoint").write_text("0\n1\norders 0 8\n")
-    with pytest.raises(UsageError, match=r"^as-of 7: orders-0 begins at 8$"):
+    with pytest.raises(UsageError, match=r"^as-of 7: orders-0 begins at 8; by partition "):
         check_request(logs, tmp_path / "out", as_of=7)
 
 

@@ -51,7 +51,7 @@ from stratalog.pipeline.source_tasks import SourceTask
 from stratalog.record.builder import NewRecord
 from stratalog.record.codec import Codec
 from stratalog.record.kernel import arrow_columns as kernels
-from stratalog.record.kernel.compile import JIT
+from stratalog.record.kernel.compile import JIT, compiled
 from tests.clean.driving import (
     FS,
     Case,
@@ -937,4 +937,4 @@ def test_reading_meets_no_types_that_were_not_warmed_up(two_topics: Path) -> Non
     read(two_topics, **EVERYTHING)
     read(two_topics, view="latest", **EVERYTHING)
     for kernel in (kernels.locate_records, kernels.copy_fields, kernels.copy_headers):
-        assert len(kernel.signatures) == 1, kernel.signatures
+        assert len(compiled(kernel).signatures) == 1, compiled(kernel).signatures

@@ -1,6 +1,7 @@
 """`compact`: clean partitions in place, into a fresh directory, or not at all (a dry run).
 
     find ─► lock ─► (copy) ─► run (`compaction_run`): plan, clean, put in place, write down
+                      └ topics in ledger mode: the next generation of a location (`location_run`)
 
 Invariants
 - I1  A dry run changes nothing on disk; `out` changes nothing but the fresh directory, which is
@@ -23,6 +24,8 @@ from stratalog.admin.compaction_ledger import uses_ledger
 from stratalog.admin.compaction_plan import CompactionOptions
 from stratalog.admin.compaction_run import run
 from stratalog.admin.directories import PartitionPlace, find_partitions
+from stratalog.admin.location_ledger import check_mode
+from stratalog.admin.location_run import compact_into
 from stratalog.admin.report import CompactionReport, Mode
 from stratalog.base.clock import Clock
 from stratalog.base.errors import CorruptionError, UsageError
@@ -63,9 +66,18 @@ def compact(
     ):
         if options.out is None:
             return run(places, options, start_engine, filesystem, clock, on_progress)
-        target = os.path.abspath(options.out)
-        with _working_copy(places, target, filesystem, on_progress) as copies:
-            return run(copies, options, start_engine, filesystem, clock, on_progress)
+
+        def copy_plain(chosen: Sequence[PartitionPlace], target: str) -> CompactionReport:
+            with _working_copy(chosen, target, filesystem, on_progress) as copies:
+                return run(copies, options, start_engine, filesystem, clock, on_progress)
+
+        if any(uses_ledger(options.of(place)) for place in places):
+            return compact_into(
+                places, options, start_engine, filesystem, clock, on_progress, copy_plain
+            )
+        for place in places:
+            check_mode(filesystem, place, options.out, None)
+        return copy_plain(places, os.path.abspath(options.out))
 
 
 def _refuse_paused(places: Sequence[PartitionPlace], filesystem: FileSystem) -> None:

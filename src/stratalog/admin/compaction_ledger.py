@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.floors import choice_settings, log_settings
@@ -22,6 +23,7 @@ from stratalog.base.clock import Clock
 from stratalog.base.errors import UsageError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.job import CleanedPartition, CleaningJob, CleanSpec
+from stratalog.clean.ledger_ends import note_ended
 from stratalog.clean.ledger_plan import LedgerInputs, plan_ledger
 from stratalog.clean.ledger_round import (
     PlannedRun,
@@ -120,17 +122,13 @@ def plan_for_ledger(
 
     Raises `UsageError`, `CorruptionError`, `StorageIOError`.
     """
-    if mode is Mode.OUT:
-        raise UsageError(
-            f"{place.path}: compaction.mode is ledger: --out is for a log that is cleaned; "
-            "a ledger is made beside it, with --in-place"
-        )
+    assert mode is not Mode.OUT, "that is for `location_run`"
     key = place.topic_partition
     with open_to_read(place, log_settings(settings), filesystem, clock) as log:
         view = log.view
     ledgers = Ledgers(_BareLogs(place, view), filesystem)
     if mode is Mode.IN_PLACE:
-        ledgers.sweep()
+        ledgers.sweep(partial(note_ended, filesystem))
     retained = choice_settings(settings).ledgers_retained
     with ledgers.pin(key) as pin:
         inputs = read_inputs(pin, key, place.path, view, spec)
@@ -160,7 +158,7 @@ class LedgerRuns:
         """Let the generation count. Raises `StorageIOError`, `CorruptionError`."""
         run = plan.run
         assert run is not None
-        _sync_raw(cleaned.job, plan.inputs, self.filesystem)
+        sync_raw(cleaned.job, plan.inputs, self.filesystem)
         made = settle_run(
             self.filesystem,
             plan.ledgers,
@@ -185,7 +183,8 @@ class LedgerRuns:
             self.fail(key, error)
 
 
-def _sync_raw(job: CleaningJob, inputs: LedgerInputs, filesystem: FileSystem) -> None:
+def sync_raw(job: CleaningJob, inputs: LedgerInputs, filesystem: FileSystem) -> None:
+    """Make the raw log that a job reads durable (I1). Raises `StorageIOError`."""
     raw = [source for source in job.segments if not source.may_stay]
     kinds = (FileKind.LOG, FileKind.TXN_INDEX)
     for path in (source.file_path(job.directory, kind) for source in raw for kind in kinds):

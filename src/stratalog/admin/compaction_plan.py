@@ -14,6 +14,7 @@ from stratalog.admin.compaction_ledger import (
 )
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.floors import clean_spec, log_settings
+from stratalog.admin.giving_up import check_given_up
 from stratalog.admin.report import Mode
 from stratalog.admin.state import ReadPartition, read_partition
 from stratalog.base.clock import Clock
@@ -31,14 +32,17 @@ from stratalog.segment.names import CLEAN_SHUTDOWN_FILE
 
 @dataclass(frozen=True, slots=True)
 class CompactionOptions:
-    """How to compact. `out`: the fresh directory, with `Mode.OUT` only.
+    """How to compact. `out`: the fresh directory, with `Mode.OUT` only; of topics in ledger mode a
+    location, whose next generation is made, and `kept_generations` older ones stay there (None: as
+    `compaction.ledgers.retained` says).
 
     `keep_active`: leave the active segment alone instead of rolling it first. `top`: how many of
     the keys that lose most a dry run looks for. `engine`: the engine's name, for the history.
     `engine_checks_digests`: it is Spark's (`round.state_of`).
     `settings_of`: those of each topic, where `settings` are not the same for all.
     `max_concurrent`: partitions that the engine has in work at once; None: all in one go.
-    `partial_progress`: not with `Mode.OUT`.
+    `partial_progress`: not with `Mode.OUT`. `gives_up_ledgers`: what only a ledger has may go with
+    it, where a log with one is cleaned in place.
     """
 
     mode: Mode
@@ -51,12 +55,16 @@ class CompactionOptions:
     settings_of: Callable[[str], Settings] | None = None
     max_concurrent: int | None = None
     partial_progress: bool = False
+    kept_generations: int | None = None
+    gives_up_ledgers: bool = False
 
     def __post_init__(self) -> None:
         if self.max_concurrent is not None and self.max_concurrent < 1:
             raise UsageError(f"max_concurrent is {self.max_concurrent}; it must be at least 1")
         if self.partial_progress and self.mode is Mode.OUT:
             raise UsageError("partial_progress is for a compaction in place: a copy is whole")
+        if self.kept_generations is not None and self.kept_generations < 0:
+            raise UsageError(f"kept_generations is {self.kept_generations}; it must be at least 0")
 
     def of(self, place: PartitionPlace) -> Settings:
         """A partition's settings."""
@@ -107,6 +115,8 @@ def plan(
         return Planned(settings, partition, replace(cleanable, checkpoint_was_reset=False), None)
     if options.mode is not Mode.DRY_RUN:
         refuse_other_mode(place, settings, filesystem)
+    if options.mode is Mode.IN_PLACE and not options.gives_up_ledgers:
+        check_given_up(place, partition.state.log_start_offset, filesystem)
     is_expired = False
     if cleanable.cleanable_bytes == 0:
         is_expired = _is_expired(partition, cleanable, spec, filesystem)

@@ -301,8 +301,9 @@ def _placed(item: _Item, this: _Run, started: float) -> _Item:
         engine = this.options.engine
         made = this.ledgers.settle(planned.ledger, item.cleaned, engine, seconds)
         return replace(item, made=made)
-    if item.cleaned is not None:
+    if planned.settings.is_compacted:
         drop_ledger(item.place, this.filesystem)
+    if item.cleaned is not None:
         told = log_settings(planned.settings)
         placing.place_round(planned.partition, item.cleaned, told, this.filesystem, this.clock)
         done_bytes = this.done_bytes.get("swap", 0) + item.cleaned.volume.bytes_before
@@ -373,7 +374,7 @@ def _report(item: _Item) -> PartitionReport:
         merged = 0 if planned.ledger is not None else sources - len(cleaned.groups)
         rolled = planned.ledger is None and placing.needs_roll(partition, cleaned)
         end_offset = cleaned.end_offset
-        counts = _counts(cleaned)
+        counts = Counts.of(cleaned)
     elif item.error is None and planned.ledger is not None:
         skipped = f"its ledger reaches offset {cleanable.first_dirty}: nothing is new"
     elif item.error is None:
@@ -404,19 +405,4 @@ def _report(item: _Item) -> PartitionReport:
         rewritten=Rewritten() if cleaned is None else Rewritten.of(cleaned),
         error=item.error,
         ledger=None if item.made is None else item.made.as_json(),
-    )
-
-
-def _counts(cleaned: CleanedPartition) -> Counts:
-    volume = cleaned.volume
-    return Counts(
-        sum(len(group.sources) for group in cleaned.groups),
-        len(cleaned.groups),
-        volume.records_before,
-        volume.records_after,
-        volume.bytes_before,
-        volume.bytes_after,
-        cleaned.keys,
-        volume.drops,
-        volume.dropped_bytes,
     )

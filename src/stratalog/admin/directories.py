@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stratalog.admin.location_manifest import MANIFEST, current_root
 from stratalog.base.errors import StorageIOError, UsageError
 from stratalog.base.filesystem import FileSystem
 from stratalog.segment.names import (
@@ -84,10 +85,21 @@ def partitions_in(path: str, filesystem: FileSystem) -> list[PartitionPlace]:
         and has_segments(_names_in(os.path.join(path, child), filesystem))
     ]
     if not found:
+        _refuse_location(path, names, filesystem)
         raise UsageError(
             f"{path}: no partition here (a directory <topic>-<partition> with .log files)"
         )
     return found
+
+
+def _refuse_location(path: str, names: Iterable[str], filesystem: FileSystem) -> None:
+    """Of a location's generations one counts, and the next run replaces it: whoever wants to look
+    into it, or to change it, names it."""
+    if MANIFEST in names and (current := current_root(filesystem, path)) != path:
+        raise UsageError(
+            f"{path}: a location that `compact --out` writes generations to; name the one that "
+            f"counts: {current}"
+        )
 
 
 def _names_in(path: str, filesystem: FileSystem) -> list[str]:

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stratalog.admin.directories import find_partitions
+from stratalog.admin.location_manifest import current_root
 from stratalog.base.errors import CorruptionError, UsageError
 from stratalog.base.filesystem import FileSystem, read_file
 from stratalog.log import snapshots
@@ -54,7 +55,8 @@ def text_of(content: bytes | None) -> str | None:
 
 
 def dump(path: str, options: DumpOptions, filesystem: FileSystem) -> Iterator[Row]:
-    """The rows of a segment file, or of the `.log` files of a partition or log directory.
+    """The rows of a segment file, or of the `.log` files of a partition or log directory; of a
+    location those of the generation that counts.
 
     Raises `UsageError` for anything else, `CorruptionError` for damage.
     """
@@ -66,7 +68,7 @@ def dump(path: str, options: DumpOptions, filesystem: FileSystem) -> Iterator[Ro
         return _rows_of(path, parsed, options, filesystem)
     paths = [
         (os.path.join(place.path, name), parsed)
-        for place in find_partitions([path], filesystem)
+        for place in find_partitions([current_root(filesystem, path)], filesystem)
         for name in filesystem.list_directory(place.path)
         if (parsed := parse(name)) is not None
         and (parsed.kind, parsed.state) == (FileKind.LOG, FileState.FINAL)

@@ -40,6 +40,21 @@ class Counts:
     dropped: Drops = field(default_factory=Drops)
     dropped_bytes: Drops = field(default_factory=Drops)
 
+    @classmethod
+    def of(cls, cleaned: CleanedPartition) -> Counts:
+        volume = cleaned.volume
+        return cls(
+            sum(len(group.sources) for group in cleaned.groups),
+            len(cleaned.groups),
+            volume.records_before,
+            volume.records_after,
+            volume.bytes_before,
+            volume.bytes_after,
+            cleaned.keys,
+            volume.drops,
+            volume.dropped_bytes,
+        )
+
     def __add__(self, other: Counts) -> Counts:
         return Counts(
             self.segments_before + other.segments_before,
@@ -154,13 +169,15 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class CompactionReport:
-    """A whole run. `seconds` covers cleaning and putting in place, not the start of an engine."""
+    """A whole run. `seconds` covers cleaning and putting in place, not the start of an engine.
+    `generation`: the directory at `out` that was made, where a manifest says which counts."""
 
     mode: Mode
     out: str | None
     now_ms: int
     seconds: float
     partitions: tuple[PartitionReport, ...]
+    generation: str | None = None
 
     @property
     def totals(self) -> Counts:
@@ -176,6 +193,7 @@ class CompactionReport:
             "mode": self.mode.value,
             "dry_run": self.mode is Mode.DRY_RUN,
             "out": self.out,
+            **({} if self.generation is None else {"generation": self.generation}),
             "now_ms": self.now_ms,
             "partitions": [partition.as_json() for partition in self.partitions],
             "totals": {

@@ -129,9 +129,13 @@ def planned_parts(options: SourceOptions) -> list[LatestPart]:
 
 
 def _planned(options: SourceOptions, place: Place) -> LatestPart:
-    """As the source plans it: a ledger answers below its horizon, if there is one. What a ledger
+    """As the source plans it: a ledger answers below its horizon, if there is one of the order of
+    versions that is asked for, or that has what the raw log has lost. What a ledger
     answers, or a state of then, is read by one task, which opens it anew."""
-    with places.opened_parts(place, with_ledger=True, as_of=options.as_of) as (parts, end):
+    opening = places.opened_parts(
+        place, with_ledger=True, as_of=options.as_of, order=options.ledger_order
+    )
+    with opening as (parts, end):
         bounds, _ = planning.resolve(options, place, parts)
         if parts.is_raw and end is None:
             return part_of(options, place, parts.views[0], bounds)

@@ -6,8 +6,8 @@
 
 Nobody locks anything on object storage, and nothing there can be appended to or renamed. So what
 is read is taken for a copy that nobody changes: of a log that was closed, or a generation that a
-manifest names (`remote_manifest`). A file system lists each directory once and answers from that:
-it sees one moment, and asks no head of every object. Make a new one to look again.
+manifest names (`admin.location_manifest`). A file system lists each directory once and answers from
+that: it sees one moment, and asks no head of every object. Make a new one to look again.
 
 Invariants
 - O1  Nothing is written: what would change something raises `StorageIOError`.

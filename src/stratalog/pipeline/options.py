@@ -17,6 +17,7 @@ from typing import Any
 
 from stratalog.base.errors import UsageError
 from stratalog.clean.job import Order
+from stratalog.clean.ledger_plan import order_name
 from stratalog.pipeline.as_of import AsOf, read_as_of
 from stratalog.pipeline.given_options import GivenOptions, shortened
 from stratalog.pipeline.object_store import FROM_ENVIRONMENT, ObjectStore, object_path
@@ -112,6 +113,13 @@ class SourceOptions:
     def with_ledger(self) -> bool:
         """Whether a ledger is asked."""
         return self.view is not View.RAW
+
+    @property
+    def ledger_order(self) -> str | None:
+        """By which order of versions a ledger has to be made to answer, where the raw log has all
+        that it was made from; None: any is taken, as a reader of the compacted view names none."""
+        is_latest = self.view is View.LATEST
+        return order_name(self.order, self.version_header) if is_latest else None
 
 
 def read_options(given: Mapping[str, str]) -> SourceOptions:

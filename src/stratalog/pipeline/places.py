@@ -14,14 +14,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stratalog.admin.directories import PartitionPlace, partitions_in
+from stratalog.admin.location_manifest import current_root
 from stratalog.base.clock import Clock, SystemClock
 from stratalog.base.errors import CorruptionError, LogChangedError, UsageError
 from stratalog.base.filesystem import FileSystem
 from stratalog.base.limits import MAX_BATCH_BYTES
+from stratalog.ledger.following import check_follows
 from stratalog.ledger.manifest import EMPTY, Generation, in_order, read_manifest
 from stratalog.ledger.mending import advising
 from stratalog.ledger.view import open_generation
-from stratalog.log.checkpoint import read_checkpoint
+from stratalog.log.checkpoint import checkpoint_entry
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
 from stratalog.log.view import LogView
@@ -29,7 +31,6 @@ from stratalog.pipeline.as_of import AsOf, check_raw, choose
 from stratalog.pipeline.object_store import FROM_ENVIRONMENT, SCHEME, ObjectStore, filesystem_of
 from stratalog.pipeline.options import Choice
 from stratalog.pipeline.parts import Parts
-from stratalog.pipeline.remote_manifest import current_root
 from stratalog.record import layout
 from stratalog.segment.names import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -180,7 +181,7 @@ def _parts(
                 raw,
                 as_of,
                 name=place.name,
-                cleaner_point=read_checkpoint(filesystem, points).get(place.topic_partition),
+                cleaner_point=checkpoint_entry(filesystem, points, place.topic_partition),
                 is_older=_older_than(ledger_view),
             )
             end = moment.end_offset
@@ -195,6 +196,8 @@ def _parts(
         ):
             # The log has lost what a ledger holds that came meanwhile.
             raise _LedgerReplacedError
+        elif not pardons_damage:
+            check_follows(ledger, raw, place.path)
     if not with_ledger:
         return Parts.of_raw(raw), end
     return Parts.up_to(ledger_view, raw, end), end
@@ -249,7 +252,7 @@ def _open(place: Place, clock: Clock) -> PartitionLog:
         LogSettings(),
         filesystem,
         clock,
-        log_start_offset=read_checkpoint(filesystem, starts).get(place.topic_partition),
+        log_start_offset=checkpoint_entry(filesystem, starts, place.topic_partition),
         read_only=True,
         may_be_torn=True,
     )

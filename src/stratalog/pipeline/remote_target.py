@@ -1,7 +1,9 @@
 """Where generations are written to: a directory, or a prefix of a bucket.
 
+What is there already is copied by the store itself, not by way of this machine.
+
 Invariants
-- T1  `write` replaces a small file as a whole; a file that `upload` writes is new.
+- T1  `write` replaces a small file as a whole; a file that `upload` or `copy` writes is new.
 - T2  What was written is durable when the call returns: a store says so by its answer, a disk
       after fsync.
 """
@@ -10,10 +12,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from stratalog.admin.copying import copy_file
+from stratalog.admin.location import Pair, copy_durably
 from stratalog.base.errors import StorageIOError
 from stratalog.base.filesystem import (
     FileSystem,
@@ -30,6 +33,9 @@ from stratalog.pipeline.object_store import (
     object_path,
     translated,
 )
+
+_COPIES = 8
+"""Copies that a store is asked for at once; it answers each when it is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +70,30 @@ class Location:
 
         Raises `StorageIOError`.
         """
-        local, made = LocalFileSystem(), set()
-        for source in files:
-            target = os.path.join(self.root, below, os.path.relpath(source, directory))
-            if self.is_remote:
-                self._put(source, target, local)
-                continue
-            make_durable_directory(local, os.path.dirname(target))
-            copy_file(source, target, local)
-            file = local.open(target, "read")
-            try:
-                file.fsync()
-            finally:
-                file.close()
-            made.add(os.path.dirname(target))
-        for parent in made:
-            local.fsync_directory(parent)
+        local = LocalFileSystem()
+        pairs = [
+            (source, os.path.join(self.root, below, os.path.relpath(source, directory)))
+            for source in files
+        ]
+        if not self.is_remote:
+            copy_durably(local, pairs)
+            return
+        for source, target in pairs:
+            self._put(source, target, local)
+
+    def copy(self, pairs: Sequence[Pair]) -> None:
+        """Copy files that are there to new paths here (T2). Raises `FileNotFoundError`,
+        `StorageIOError`."""
+        if not self.is_remote:
+            copy_durably(LocalFileSystem(), pairs)
+            return
+        with ThreadPoolExecutor(_COPIES) as pool:
+            list(pool.map(self._copy, pairs))
+
+    def _copy(self, pair: Pair) -> None:
+        source, target = pair
+        with translated(source):
+            self.store.client().copy_file(source.removeprefix(SCHEME), target.removeprefix(SCHEME))
 
     def _put(self, source: str, target: str, local: FileSystem) -> None:
         reader = local.open(source, "read")

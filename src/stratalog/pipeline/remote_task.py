@@ -2,8 +2,9 @@
 
     fetch -> a scratch directory on the worker's disk -> compact there, as `compact` does -> upload
 
-So a partition's bytes are those that `stratalog compact --out` leaves, and the worker needs room
-for the partition and what becomes of it. The driver gets a report of a few hundred bytes.
+Of a topic in ledger mode that is the next copy of it (`remote_ledger`). So a partition's bytes are
+those that `stratalog compact --out` leaves, and the worker needs room for what it fetches and what
+becomes of it. The driver gets a report of a few hundred bytes.
 
 Invariants
 - R1  A task may run twice, also at the same time: it writes the same objects in a generation that
@@ -24,15 +25,19 @@ from stratalog.admin import copying
 from stratalog.admin.compaction import CompactionOptions, compact
 from stratalog.admin.compaction_ledger import uses_ledger
 from stratalog.admin.directories import PartitionPlace
+from stratalog.admin.location_ledger import check_mode
+from stratalog.admin.location_manifest import PartitionEntry
 from stratalog.admin.report import Mode, PartitionReport
 from stratalog.base.clock import StoppedClock
 from stratalog.base.errors import CorruptionError, StratalogError, UsageError
 from stratalog.base.filesystem import FileSystem, LocalFileSystem
+from stratalog.clean.engine import Engine
 from stratalog.clean.note import read_note, write_note
 from stratalog.config.book import SettingsBook
-from stratalog.ledger.manifest import read_manifest
+from stratalog.config.settings import Settings
 from stratalog.log.checkpoint import read_checkpoint
 from stratalog.pipeline.places import Place
+from stratalog.pipeline.remote_ledger import LedgerTask, copy_ledger
 from stratalog.pipeline.remote_target import Location
 
 _SCRATCH_PREFIX = "stratalog-compact-"
@@ -41,7 +46,8 @@ _SCRATCH_PREFIX = "stratalog-compact-"
 @dataclass(frozen=True, slots=True)
 class PartitionTask:
     """One partition of a run, and all that its worker is told. `below`: the generation's directory
-    in `target`; `threads` of the worker's machine."""
+    in `target`, and `number` the generation's; `threads` of the worker's machine. `before`: what
+    `target` holds of it, in `before_directory`."""
 
     place: Place
     target: Location
@@ -50,15 +56,23 @@ class PartitionTask:
     keep_active: bool
     now_ms: int
     threads: int
+    number: int = 1
+    before: PartitionEntry | None = None
+    before_directory: str = ""
+
+    @property
+    def settings(self) -> Settings:
+        return self.book.of(self.place.topic_partition.topic)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionDone:
-    """What became of it: a report, or the error. `checkpoints`: the partition's entry of each file
-    that has one. `size_bytes`: of its segments."""
+    """What became of it: a report, or the error. `entry`: what the generation holds of it, None if
+    that is what the one before holds; `checkpoints`: the partition's entry of each file that has
+    one, unless that follows from the entry's ledger."""
 
     report: PartitionReport | None
-    size_bytes: int = 0
+    entry: PartitionEntry | None = None
     checkpoints: tuple[tuple[str, int], ...] = ()
     error: StratalogError | None = None
 
@@ -83,62 +97,55 @@ def compact_partition(task: PartitionTask) -> PartitionDone:
 
 
 def _compact_in(scratch: str, task: PartitionTask) -> PartitionDone:
+    from stratalog.clean.local_engine import LocalEngine
+
     local = LocalFileSystem()
+    engine = LocalEngine(local, threads=task.threads)
+    if uses_ledger(task.settings):
+        done = copy_ledger(scratch, _ledger_task(task), engine)
+        return PartitionDone(done.report, done.entry)
+    check_mode(task.place.filesystem(), task.place, task.target.root, task.before)
     [copy] = copying.copy_partitions(
         [task.place], scratch, local, lambda _: None, task.place.filesystem()
     )
     note = read_note(local, copy.path)
     if note.paused:  # of the original, which stays as it is
         write_note(local, copy.path, replace(note, paused=False))
-    report = _compacted(copy, task, local)
-    _check_ledger(task.place, report)
+    report = _compacted(copy, task, local, engine)
     files = [path for path in copying.files_of(copy.path, local) if not path.endswith(".digest")]
     task.target.upload(files, scratch, task.below)
-    return PartitionDone(
-        replace(report, directory=task.place.path),
-        sum(local.stat(path).size_bytes for path in files if path.endswith(".log")),
-        tuple(_checkpoints(copy, local)),
+    sizes = [local.stat(path).size_bytes for path in files if path.endswith(".log")]
+    entry = PartitionEntry(copy.name, report.log_start_offset, report.log_end_offset, sum(sizes))
+    found = tuple(_checkpoints(copy, local))
+    return PartitionDone(replace(report, directory=task.place.path), entry, found)
+
+
+def _ledger_task(task: PartitionTask) -> LedgerTask:
+    return LedgerTask(
+        task.place,
+        task.target,
+        task.below,
+        task.number,
+        task.before,
+        task.before_directory,
+        task.settings,
+        task.now_ms,
     )
 
 
-def _compacted(copy: PartitionPlace, task: PartitionTask, local: FileSystem) -> PartitionReport:
-    from stratalog.clean.local_engine import LocalEngine
-
-    book = _as_a_copy(task.book, copy.topic_partition.topic)
+def _compacted(
+    copy: PartitionPlace, task: PartitionTask, local: FileSystem, engine: Engine
+) -> PartitionReport:
     options = CompactionOptions(
         Mode.IN_PLACE,
-        book.of_broker(),
+        task.book.of_broker(),
         keep_active=task.keep_active,
         engine="spark",
-        settings_of=book.of,
+        settings_of=task.book.of,
     )
-    done = compact(
-        [copy.path],
-        options,
-        lambda: LocalEngine(local, threads=task.threads),
-        local,
-        StoppedClock(task.now_ms),
-        lambda _: None,
-    )
+    clock = StoppedClock(task.now_ms)
+    done = compact([copy.path], options, lambda: engine, local, clock, lambda _: None)
     return done.partitions[0]
-
-
-def _as_a_copy(book: SettingsBook, topic: str) -> SettingsBook:
-    """The settings that the copy is compacted by. Where a topic keeps both copies (LDG-1), the raw
-    log is at the source, and the compacted one is what is made here."""
-    if not uses_ledger(book.of(topic)):
-        return book
-    return book.with_overrides({"compaction.mode": "inplace", "cleanup.policy": "compact"})
-
-
-def _check_ledger(place: Place, report: PartitionReport) -> None:
-    """Raise `UsageError` if the source's ledger has what its raw log has lost."""
-    ledger = read_manifest(place.filesystem(), place.path).current
-    if ledger is not None and ledger.start_offset < report.log_start_offset:
-        raise UsageError(
-            f"{place.path}: its ledger holds records from {ledger.start_offset} on, its raw log, "
-            f"which is read here, only from {report.log_start_offset}: take a snapshot"
-        )
 
 
 def _checkpoints(copy: PartitionPlace, local: FileSystem) -> list[tuple[str, int]]:

@@ -30,10 +30,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from stratalog.base.errors import UsageError
-from stratalog.base.filesystem import read_file
 from stratalog.base.limits import LATEST_MS
 from stratalog.clean.job import Order
 from stratalog.log.checkpoint import read_checkpoint
+from stratalog.log.topic_id import read_topic_id
 from stratalog.log.view import LogView
 from stratalog.pipeline import planning
 from stratalog.pipeline.as_of import AsOf as AsOfPoint
@@ -48,7 +48,6 @@ from stratalog.record.layout import MAGIC_V2
 from stratalog.segment.names import (
     CLEANER_OFFSET_CHECKPOINT,
     MAX_OFFSET,
-    PARTITION_METADATA,
     TopicPartition,
 )
 from stratalog.segment.segment import Segment
@@ -60,7 +59,7 @@ BUCKET_BYTES = 256 << 20
 """Bytes of log for which a partition gets another bucket."""
 
 _TAIL_BYTES = 4096
-_MAX_METADATA_BYTES = 1 << 16
+_MOST_SHOWN = 20
 _NOT_HERE = (
     *("startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "view"),
     *("startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "isolation", "tombstones"),
@@ -184,7 +183,7 @@ def plan(
     end, low = bounds.end, view.log_start_offset
     previous, reason = _base(options, place, older, end, is_restless)
     buckets = max(1, -(-view.segments.size_bytes // BUCKET_BYTES))
-    marks, topic_id = marks_of(view, end), _topic_id(place)
+    marks, topic_id = marks_of(view, end), read_topic_id(place.filesystem(), place.path)
     rewritten = None if previous is None else _rewritten(place, view, previous, low, topic_id)
     if previous is None or rewritten is None:
         part = part_of(options, place, view, bounds)
@@ -201,15 +200,17 @@ def plan_with_ledger(
     options: SourceOptions, place: Place, older: Manifest | None
 ) -> PlannedPartition | None:
     """A partition whose ledger answers below its horizon, which is taken whole each time: what a
-    ledger has instead of the log is not known from the log's segments. None: it has no ledger.
+    ledger has instead of the log is not known from the log's segments. None: it has no ledger, or
+    one of another order of versions, and the raw log has it all.
 
     Raises `UsageError` where nothing answers as of then, `CorruptionError`.
     """
     as_of = _as_of(options.ending, place)
-    with opened_parts(place, with_ledger=True) as (parts, _):
+    order = options.ledger_order
+    with opened_parts(place, with_ledger=True, order=order) as (parts, _):
         if parts.is_raw:
             return None
-    with opened_parts(place, with_ledger=True, as_of=as_of) as (parts, end):
+    with opened_parts(place, with_ledger=True, as_of=as_of, order=order) as (parts, end):
         at_end = replace(options, ending=Bound("as-of", BoundKind.LATEST))
         bounds, _ = planning.resolve(at_end, place, parts)
         part = part_with_ledger(place, parts, bounds, end, as_of)
@@ -259,10 +260,23 @@ def _bounds(options: SourceOptions, place: Place, view: LogView) -> Range:
     if bound.kind is BoundKind.OFFSETS:
         offset = bound.values[key]
         if offset > view.log_end_offset:
-            raise UsageError(f"as-of {offset}: {key} ends at {view.log_end_offset}")
+            hint = _by_partition(bound, key, view.log_end_offset)
+            raise UsageError(f"as-of {offset}: {key} ends at {view.log_end_offset}; {hint}")
         if 0 <= offset < view.log_start_offset:
-            raise UsageError(f"as-of {offset}: {key} begins at {view.log_start_offset}")
+            hint = _by_partition(bound, key, view.log_start_offset)
+            raise UsageError(f"as-of {offset}: {key} begins at {view.log_start_offset}; {hint}")
     return planning.resolve(options, place, view)[0]
+
+
+def _by_partition(bound: Bound, key: TopicPartition, offset: int) -> str:
+    """How to say the same with another offset for one partition."""
+    if len(bound.values) > _MOST_SHOWN:
+        return 'give each partition its own, like {"topic":{"0":23,"1":-1}} (-1: its end)'
+    ends: dict[str, dict[str, int]] = {}
+    for other, end in sorted({**bound.values, key: offset}.items()):
+        ends.setdefault(other.topic, {})[str(other.partition)] = end
+    text = json.dumps(ends, separators=(",", ":"))
+    return f"by partition that is --as-of '{text}' (-1: its end)"
 
 
 # ---------------------------------------------------------------- segments, then and now
@@ -338,14 +352,3 @@ def _cleaned_below(place: Place) -> int:
     """The cleaner checkpoint; 0 without one. Raises `StorageIOError`."""
     path = os.path.join(place.log_dir, CLEANER_OFFSET_CHECKPOINT)
     return read_checkpoint(place.filesystem(), path).get(place.topic_partition, 0)
-
-
-def _topic_id(place: Place) -> str:
-    """What Kafka's `partition.metadata` says; "" without one. Raises `StorageIOError`."""
-    path = os.path.join(place.path, PARTITION_METADATA)
-    try:
-        lines = read_file(place.filesystem(), path, _MAX_METADATA_BYTES).splitlines()
-    except FileNotFoundError:
-        return ""
-    found = [line.partition(b":")[2].strip() for line in lines if line.startswith(b"topic_id:")]
-    return found[0].decode("ascii", "replace") if found else ""

@@ -128,6 +128,7 @@ class StratalogReader(DataSourceReader):
                 with_ledger=options.with_ledger,
                 as_of=options.as_of,
                 pardons_damage=pardons,
+                order=options.ledger_order,
             ) as (view, end):
                 bounds, loss = planning.resolve(options, place, view)
                 if end is not None:

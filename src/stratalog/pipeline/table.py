@@ -233,7 +233,8 @@ class OptimizeBuilder:
         alone, which their rows say. The bytes are those of every other engine (SPK-2).
 
         `out`: a fresh directory for the result, with the table's own left alone, or
-        `s3://bucket/path`, where a manifest names the newest result. `keep_active`:
+        `s3://bucket/path`, where a manifest names the newest result; so it does in a directory
+        where the copy of topics in ledger mode goes on from run to run. `keep_active`:
         leave active segments as they are instead of closing them first. `max_concurrent`:
         partitions in work at once, the biggest first; None: all in one job. `partial_progress`:
         each of these batches is put in place when it is through, and what goes wrong with a

@@ -10,9 +10,12 @@ directory that the manifest does not name, which the next run removes.
 
 Readers that open the location follow the manifest, and stay with its generation.
 
+Of a topic in ledger mode an entry also has the `ledger`: what the next run builds upon, the times
+of its segments among it, which a bucket does not keep. Format 1 knew no ledgers and no checksum.
+
 Invariants
 - M1  A generation's directory is complete before a manifest names it, and never changed after.
-- M2  What a manifest says is checked before it becomes part of a path.
+- M2  What a manifest says is checked before it becomes part of a path; a changed digit is noticed.
 """
 
 from __future__ import annotations
@@ -26,21 +29,31 @@ from typing import Any
 
 from stratalog.base.errors import CorruptionError, StorageIOError
 from stratalog.base.filesystem import FileSystem, read_file
+from stratalog.ledger.manifest import MAX_NUMBER, Generation, generation_of
+from stratalog.record.checksum import crc32c
+from stratalog.segment.names import parse_partition_directory
 
 MANIFEST = "stratalog-manifest.json"
-_FORMAT = 1
+_FORMAT = 2
+_FORMATS = (1, _FORMAT)
 _MAX_BYTES = 64 << 20
 _GENERATION = re.compile(r"generation-(?P<number>[0-9]{6,18})-[0-9a-f]{8}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionEntry:
-    """What a generation holds of a partition: offsets [start, end), bytes of its segments."""
+    """What a generation holds of a partition: offsets [start, end), bytes of its segments.
+
+    `ledger`: of a topic in ledger mode, what its segments are; all lie in the generation's
+    directory. `topic_id`: that of the log which it was made from, "" if nobody knows.
+    """
 
     partition: str
     start_offset: int
     end_offset: int
     size_bytes: int
+    topic_id: str = ""
+    ledger: Generation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,12 @@ class Manifest:
 
     def encode(self) -> bytes:
         """As the file holds it."""
-        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1).encode() + b"\n"
+        fields = {"format": _FORMAT, **asdict(self)}
+        return json.dumps({**fields, "crc32c": _checksum(fields)}, indent=1).encode() + b"\n"
+
+    def entry(self, partition: str) -> PartitionEntry | None:
+        """What is held of a partition, if anything."""
+        return next((one for one in self.partitions if one.partition == partition), None)
 
 
 def new_directory(generation: int) -> str:
@@ -84,9 +102,11 @@ def decode(content: bytes, path: str) -> Manifest:
     """The manifest in `content`; `path` is for errors. Raises `CorruptionError`."""
     try:
         value = json.loads(content)
-        if value["format"] != _FORMAT:
+        if value["format"] not in _FORMATS:
             reason = f"a manifest of format {value['format']!r}; this version reads {_FORMAT}"
             raise CorruptionError(reason[:200], file=path)
+        if value["format"] != 1 and value.pop("crc32c") != _checksum(value):
+            raise CorruptionError("does not match its checksum", file=path)
         manifest = Manifest(
             _number(value["generation"]),
             _directory(value["directory"]),
@@ -94,10 +114,16 @@ def decode(content: bytes, path: str) -> Manifest:
             _number(value["made_ms"]),
             tuple(_entry(entry) for entry in _list(value["partitions"])),
         )
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         raise CorruptionError("is no manifest of a compacted log", file=path) from None
+    except CorruptionError as error:
+        raise error.located(path) from None
     if not manifest.directory.startswith(f"generation-{manifest.generation:06d}-"):
         raise CorruptionError("names a directory of another generation", file=path)
+    if len({entry.partition for entry in manifest.partitions}) != len(manifest.partitions):
+        raise CorruptionError("names a partition twice", file=path)
+    if manifest.generation >= MAX_NUMBER:
+        raise CorruptionError("has no number left for a generation", file=path)
     return manifest
 
 
@@ -115,11 +141,25 @@ def current_root(filesystem: FileSystem, root: str) -> str:
     return root if manifest is None else os.path.join(root, manifest.directory)
 
 
+def _checksum(fields: dict[str, Any]) -> str:
+    """Of the values, however they are laid out."""
+    text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return f"{crc32c(text.encode()):08x}"
+
+
 def _entry(value: Any) -> PartitionEntry:
-    if not isinstance(value["partition"], str):
+    name, topic_id = value["partition"], value.get("topic_id", "")
+    if not (isinstance(name, str) and isinstance(topic_id, str)):
         raise TypeError
-    numbers = (_number(value[name]) for name in ("start_offset", "end_offset", "size_bytes"))
-    return PartitionEntry(value["partition"], *numbers)
+    start, end, size = (_number(value[of]) for of in ("start_offset", "end_offset", "size_bytes"))
+    fields = value.get("ledger")
+    ledger = None if fields is None else generation_of(fields)
+    if ledger is not None and (
+        parse_partition_directory(name) is None
+        or [ledger.start_offset, ledger.horizon, ledger.size_bytes] != [start, end, size]
+    ):
+        raise ValueError
+    return PartitionEntry(name, start, end, size, topic_id, ledger)
 
 
 def _directory(value: Any) -> str:
