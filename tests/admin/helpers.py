@@ -94,12 +94,16 @@ def run(
     engine: Callable[[], Engine] = local_engine,
     on_progress: Callable[[Progress], None] = lambda _: None,
     top: int = 0,
+    gives_up_ledgers: bool = False,
 ) -> CompactionReport:
     """`compact` with the local engine."""
     settings = resolve(given or {}, {"cleanup.policy": ("compact",)})
+    target = None if out is None else str(out)
     return compact(
-        [str(target) for target in targets],
-        CompactionOptions(mode, settings, None if out is None else str(out), keep_active, top),
+        [str(one) for one in targets],
+        CompactionOptions(
+            mode, settings, target, keep_active, top, gives_up_ledgers=gives_up_ledgers
+        ),
         engine,
         DISK,
         FixedClock(now_ms),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from stratalog.admin.desk import BareDesk
 from stratalog.admin.directories import PartitionPlace, find_partitions
 from stratalog.admin.floors import log_settings
 from stratalog.admin.importing import ImportOptions, ImportReport, import_file
@@ -22,20 +23,20 @@ from stratalog.base.errors import (
     UsageError,
 )
 from stratalog.config.settings import Settings, resolve
+from stratalog.log.deletion import remove_tree
 from stratalog.record.codec import Codec
 from stratalog.record.values import Record
 from tests.admin.helpers import DISK, NOW_MS, tree
 
-COMPACT = {"cleanup.policy": ("compact",)}
 OPTIONS = ImportOptions("t", RowRules(("id",), "v"))
 
 
 def _import(
     path: Path, log_dir: Path, options: ImportOptions = OPTIONS, **given: str
 ) -> ImportReport:
-    settings = resolve({name.replace("_", "."): text for name, text in given.items()}, COMPACT)
+    words = {name.replace("_", "."): text for name, text in given.items()}
     clock = FixedClock(NOW_MS)
-    return import_file(str(path), str(log_dir), options, settings, DISK, clock, lambda _: None)
+    return import_file(str(path), str(log_dir), options, words, DISK, clock, lambda _: None)
 
 
 def _records(place: PartitionPlace) -> list[Record]:
@@ -229,14 +230,47 @@ def test_a_failed_import_of_a_new_topic_leaves_nothing(
     def stop(_rows: int) -> None:
         raise fails("enough")
 
-    settings = resolve({}, COMPACT)
     with pytest.raises(fails):
         options = replace(OPTIONS, partitions=3)
-        import_file(str(path), str(log_dir), options, settings, DISK, FixedClock(NOW_MS), stop)
+        import_file(str(path), str(log_dir), options, {}, DISK, FixedClock(NOW_MS), stop)
     assert topics_in(log_dir) == []
     # Beside another topic, that one and its directory stay in order.
     _import(path, log_dir, replace(OPTIONS, topic="other"))
     before = tree(log_dir)
     with pytest.raises(fails):
-        import_file(str(path), str(log_dir), OPTIONS, settings, DISK, FixedClock(NOW_MS), stop)
+        import_file(str(path), str(log_dir), OPTIONS, {}, DISK, FixedClock(NOW_MS), stop)
     assert tree(log_dir) == before
+
+
+def test_the_topic_is_made_as_topic_create_makes_it(tmp_path: Path) -> None:
+    path, log_dir = _csv(tmp_path, "a,1,0", "a,2,0"), tmp_path / "log"
+    _import(path, log_dir)
+    # Of a broker's setting nothing stays: it is what this import went by.
+    given = {"cleanup_policy": "delete", "retention_ms": "-1", "log_flush_interval_messages": "1"}
+    report = _import(path, log_dir, replace(OPTIONS, topic="kept"), **given)
+    assert (report.created, report.configs) == (
+        True,
+        {"cleanup.policy": "delete", "retention.ms": "-1"},
+    )
+    desk = BareDesk([str(log_dir)], DISK, FixedClock(NOW_MS))
+    policies = [(it["name"], it["cleanup_policy"]) for it in desk.list_topics()["topics"]]
+    assert policies == [("kept", ["delete"]), ("t", ["compact"])]
+    assert desk.describe_topic("kept")["configs"] == report.configs
+    assert desk.compact("t")["ok"]
+    (place,) = find_partitions([str(log_dir / "t-0")], DISK)
+    assert [record.value for record in _records(place)] == [b"2"]
+    again = _import(path, log_dir, replace(OPTIONS, topic="kept", append=True), retention_ms="5")
+    assert (again.created, again.configs) == (False, {})
+    assert desk.describe_topic("kept")["configs"] == report.configs
+
+
+def test_what_topic_create_refuses_is_refused(tmp_path: Path) -> None:
+    path, log_dir = _csv(tmp_path, "a,1,0"), tmp_path / "log"
+    _import(path, log_dir, replace(OPTIONS, topic="my.t"))
+    with pytest.raises(UsageError, match=r"'my_t' collides with existing topic: my\.t"):
+        _import(path, log_dir, replace(OPTIONS, topic="my_t"))
+    # Its partitions are lost: rows must not begin anew at offset 0 as if they had never been.
+    remove_tree(DISK, str(log_dir / "my.t-0"))
+    for append in (False, True):
+        with pytest.raises(UsageError, match=r"is there already|has 0 partitions here, not 1"):
+            _import(path, log_dir, replace(OPTIONS, topic="my.t", append=append))

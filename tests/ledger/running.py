@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from stratalog.base.clock import FixedClock
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.cleaner import Cleaner
 from stratalog.clean.history import Entry
+from stratalog.clean.ledger_ends import note_ended
 from stratalog.clean.manager import CleanerManager, Request
 from stratalog.clean.round import EngineOf, local_engine_of
 from stratalog.clean.settings import CleanerSettings, TopicCleaning
+from stratalog.ledger.following import follow_ledgers
 from stratalog.ledger.ledgers import Ledgers
 from stratalog.ledger.manifest import Generation
 from stratalog.log.log_store import LogStore, StoreSettings
@@ -123,7 +126,8 @@ def open_life(
     store.attach(manager)
     cleaner = Cleaner(store, manager, topic_of, disk, clock, told, engine_of)
     life = Life(store, manager, cleaner, clock, disk, topic)
-    manager.ledgers.sweep()
+    follow_ledgers(store, disk)
+    manager.ledgers.sweep(partial(note_ended, disk))
     if ORDERS not in store.partitions():
         store.create(ORDERS)
     return life

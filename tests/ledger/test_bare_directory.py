@@ -146,9 +146,15 @@ def test_a_log_with_a_ledger_is_not_cleaned_in_place_by_accident(
     assert [offset for offset, _ in compacted(log)] == [7, 8, 9, 10]
 
 
-def test_a_copy_is_no_place_for_a_ledger(log: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a ledger is made beside it, with --in-place"):
-        run([log], Mode.OUT, given=LEDGER, out=tmp_path / "out")
+def test_a_copy_of_the_raw_log_does_not_leave_out_what_only_the_ledger_has(
+    log: Path, tmp_path: Path
+) -> None:
+    make(log)
+    append(log, "x")
+    (log.parent / "log-start-offset-checkpoint").write_text("0\n1\norders 0 9\n")
+    with pytest.raises(UsageError, match="its ledger holds records from 0 on, its raw log only"):
+        run([log], Mode.OUT, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_damage_leaves_the_ledger_before(log: Path) -> None:

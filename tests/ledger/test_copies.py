@@ -11,6 +11,7 @@ from stratalog.admin.report import Mode
 from stratalog.admin.retention import plan_retention, run_retention
 from stratalog.base.clock import FixedClock
 from stratalog.base.filesystem import LocalFileSystem
+from stratalog.cli.retention import render
 from stratalog.config.settings import resolve
 from stratalog.ledger.copies import held_from
 from stratalog.ledger.manifest import manifest_path
@@ -64,13 +65,16 @@ def test_the_commands_of_retention_wait(log: Path) -> None:
     clock = FixedClock(LATER_MS)
     run([log], Mode.IN_PLACE, given={"compaction.mode": "ledger"})
     settings = LogSettings(has_ledger_mode=True)
-    assert held_from(DISK, str(log), settings) == 9
-    assert held_from(DISK, str(log), LogSettings()) is None
+    assert held_from(DISK, str(log), settings, 0) == 9
+    assert held_from(DISK, str(log), LogSettings(), 9) == 9, "left, and not given up"
+    assert held_from(DISK, str(log), LogSettings(), 10) is None, "it answers nobody any more"
     write_more(log)
     [planned] = plan_retention([str(log)], told, DISK, clock).partitions
     assert planned.decision is not None
     assert [deletion.base_offset for deletion in planned.decision.deletions] == [0, 5]
-    assert planned.decision.held_from == 9
+    assert planned.decision.held_from == planned.as_json()["held_from"] == 9
+    report = plan_retention([str(log)], told, DISK, clock)
+    assert "orders-0: what ends past offset 9 stays: retention goes no further" in render(report)
     [done] = run_retention([str(log)], told, DISK, clock, lambda _: None).partitions
     assert done.error is None
     assert min(path.name for path in log.glob("*.log")) == f"{7:020d}.log"
@@ -86,10 +90,11 @@ def write_more(log: Path) -> None:
 def test_a_damaged_manifest_lets_nothing_go(log: Path) -> None:
     run([log], Mode.IN_PLACE, given={"compaction.mode": "ledger"})
     Path(manifest_path(str(log))).write_bytes(b"nonsense")
-    assert held_from(DISK, str(log), LogSettings(has_ledger_mode=True)) == 0
+    for has_mode in (True, False):
+        assert held_from(DISK, str(log), LogSettings(has_ledger_mode=has_mode), 0) == 0
 
 
 def test_without_a_ledger_a_threshold_holds(log: Path) -> None:
-    assert held_from(DISK, str(log), LogSettings(has_ledger_mode=True)) is None
+    assert held_from(DISK, str(log), LogSettings(has_ledger_mode=True), 0) is None
     waiting = LogSettings(has_ledger_mode=True, ledger_threshold_bytes=1)
-    assert held_from(DISK, str(log), waiting) == 0
+    assert held_from(DISK, str(log), waiting, 0) == 0

@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from stratalog.base.clock import FixedClock
+from stratalog.clean.history import read_history
 from stratalog.ledger.ledgers import Ledgers
 from stratalog.ledger.manifest import generation_path, ledgers_path, parse_generation, referenced
 from stratalog.ledger.status import INTERRUPTED, RunState
@@ -71,9 +72,17 @@ def judge(image: SimDisk, promise: Hashable, in_flight: Hashable) -> None:
             assert status.state in (RunState.SUCCEEDED, RunState.NEVER)
         elif in_flight is not None and status.number == in_flight:
             assert (status.state, status.cause) == (RunState.FAILED, INTERRUPTED)
+            check_told_once(image, life.log.path)
         # And it goes on from there.
         life.ask()
         assert latest(life.ledger()) == latest(raw)
+
+
+def check_told_once(disk: SimDisk, path: str) -> None:
+    told = [entry for entry in read_history(disk, path) if entry.cause == INTERRUPTED]
+    assert [(entry.result, entry.mode, entry.trigger) for entry in told] == [
+        ("failed", "ledger", "asked")
+    ]
 
 
 def check_files(disk: SimDisk, ledgers: Ledgers, key: TopicPartition, path: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -10,10 +12,12 @@ from stratalog.base.errors import CorruptionError, RoundAbortedError, StorageFul
 from stratalog.clean.job import Order
 from stratalog.clean.manager import Request
 from stratalog.clean.select import Reason
-from stratalog.ledger.manifest import generation_path, ledgers_path
+from stratalog.ledger.manifest import decode, encode, generation_path, ledgers_path
 from stratalog.ledger.status import RunState
+from stratalog.record.builder import NewRecord, build_batch
+from stratalog.record.checksum import crc32c
 from stratalog.record.control import ControlType
-from tests.clean.services import put
+from tests.clean.services import NOW, put
 from tests.ledger.running import LOG, TOPIC, Life, latest, living
 from tests.log.helpers import sent
 from tests.log.stores import failing, there
@@ -417,3 +421,74 @@ def test_another_order_of_versions_is_no_reason_to_trust_the_ledger(life: Life) 
     entry = life.ask()
     assert entry.first_dirty == 0
     assert [record.value for record in life.ledger()] == [b"old", b"1"]
+
+
+@pytest.mark.requirement("LDG-4")
+def test_a_generation_tells_how_many_keys_it_holds() -> None:
+    """Of an incremental run, too, in which most keys did not come again; markers are no keys."""
+    with living(SimDisk()) as life:
+        put(life.log, ("a", "1"), ("b", "1"), ("c", None))
+        life.ask()
+        for epoch, kind in enumerate((ControlType.COMMIT, ControlType.ABORT)):
+            made = build_batch(
+                [NewRecord(b"d", b"1", NOW), NewRecord(b"e%d" % epoch, b"1", NOW)],
+                producer_id=7,
+                producer_epoch=epoch,
+                base_sequence=0,
+                transactional=True,
+            )
+            life.log.append(made)
+            life.log.append_marker(kind, producer_id=7, producer_epoch=epoch)
+        put(life.log, ("b", "2"))
+        entry = life.ask()
+        assert entry.keys < 5, "new ones"
+        current = life.current
+        assert current is not None
+        held = {record.key for record in life.ledger()}
+        assert held == {b"a", b"b", b"c", b"d", b"e0"}
+        assert current.distinct_keys == current.as_json()["keys"] == len(held)
+        assert current.records > len(held), "markers are among them"
+        life.configure(retain_keyless=True)
+        put(life.log, ("b", "3"))
+        life.ask()
+        assert life.current is not None
+        assert life.current.distinct_keys is None
+
+
+@pytest.mark.requirement("LDG-6")
+def test_a_manifest_of_an_older_version_is_read() -> None:
+    """It said of each generation how many keys were new."""
+    with living(SimDisk()) as life:
+        put(life.log, ("a", "1"))
+        life.ask()
+        manifest = life.ledgers.manifest(life.key)
+    line = json.loads(encode(manifest).splitlines()[0])
+    for one in line["generations"]:
+        del one["distinct_keys"]
+        one["keys"] = 1
+    content = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+    [generation] = decode(content + b"%08x\n" % crc32c(content)).generations
+    assert generation.distinct_keys is None
+    assert generation == replace(manifest.generations[0], distinct_keys=None)
+
+
+@pytest.mark.parametrize("is_whole", [True, False], ids=["the log has it all", "it has not"])
+def test_who_asks_is_told_of_damage_though_nothing_is_new(disk: SimDisk, is_whole: bool) -> None:
+    with living(disk) as life:
+        fill(life, 5)
+        life.ask()
+        if not is_whole:
+            life.store.delete_records(life.key, 3)
+        assert life.current is not None
+        directory = generation_path(life.log.path, 1)
+        file = disk.open(f"{directory}/{0:020d}.log", "update")
+        file.pwrite(b"\x07", 15)  # a leader epoch, which no checksum covers
+        file.close()
+        assert life.run_all() == 0
+        if is_whole:
+            assert (life.ask().result, life.current.number) == ("cleaned", 2)
+            assert life.ask().result == "nothing"
+            return
+        with pytest.raises(CorruptionError, match="00000001"):
+            life.ask()
+        assert life.current.number == 1

@@ -181,7 +181,7 @@ def _gap(self: CompactedView, offset: int, end: int) -> list[LogView]:
 
 _SPEC, _PARTS, _SWITCHED = Cleaner._spec, CompactedView._parts_of, manifest.switched
 MUTANTS: dict[str, tuple[object, str, object]] = {
-    "what a crash leaves is not swept": (Ledgers, "sweep", lambda _: None),
+    "what a crash leaves is not swept": (Ledgers, "sweep", lambda *_: None),
     "nothing is unlinked": (Ledgers, "_collect", lambda _, __: None),
     "retention does not wait": (LedgerCopies, "held_from", lambda *_: None),
     "a truncation leaves the ledger": (LedgerCopies, "cut_back", lambda *_: None),

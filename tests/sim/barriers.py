@@ -90,7 +90,7 @@ _EXCHANGED: dict[str, dict[str, tuple[str, ...]]] = {
             "create leader-epoch-checkpoint.tmp @ open_log.set_epochs",
             "create recovery-point-offset-checkpoint.tmp @ log_dir.write_points",
         ),
-        "fsync_directory data @ log_store.delete": (
+        "fsync_directory data @ going.delete": (
             "create log-start-offset-checkpoint.tmp @ log_dir.write_starts",
         ),
         _NAMES: (
@@ -143,7 +143,7 @@ _EXCHANGED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "an index that was just made, or is cut off behind its entries, says nothing by itself": {
         "fsync .timeindex @ indexes.fsync_times": ("create .index @ indexes.open_for_update",),
-        "fsync_directory partition @ opening.create": ("truncate .index @ indexes.init",),
+        "fsync_directory partition @ opening.create_segment": ("truncate .index @ indexes.init",),
         "fsync_directory partition @ opening.open_log": (
             "create .index @ indexes.open_for_update",
             "truncate .index @ indexes.init",
@@ -192,7 +192,7 @@ _EXCHANGED: dict[str, dict[str, tuple[str, ...]]] = {
             "create recovery-point-offset-checkpoint.tmp @ log_dir.write_points",
             "create replication-offset-checkpoint.tmp @ log_dir.write_points",
             "make_directory partition @ opening.open_log",
-            "rename partition @ log_store.delete",
+            "rename partition @ going.delete",
             "unlink .digest @ deletion.remove_tree",
             "unlink .index @ deletion.remove_tree",
             "unlink .log.deleted @ deletion.unlink_if_there",

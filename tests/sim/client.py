@@ -144,7 +144,7 @@ class Client:
         self.begin(key, None)
         self.deleted += 1
         # Names by chance would make each run another one.
-        with patch("stratalog.log.log_store.uuid.uuid4", lambda: UUID(int=self.deleted)):
+        with patch("stratalog.log.going.uuid.uuid4", lambda: UUID(int=self.deleted)):
             self.store.delete(key)
         del self.state[key]
 

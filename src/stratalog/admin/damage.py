@@ -147,6 +147,17 @@ def scan_partition(
     return found
 
 
+def end_of(filesystem: FileSystem, directory: str) -> int:
+    """Where a log in order ends: after the last batch of its last segment, or where an empty one
+    begins. Raises `StorageIOError`."""
+    base_offset = sort_out(filesystem.list_directory(directory)).bases[-1]
+    log = LogFile.open(filesystem, segment_path(directory, base_offset, FileKind.LOG))
+    try:
+        return _scan(log, base_offset, MAX_OFFSET, lambda _: None).next_offset
+    finally:
+        log.close()
+
+
 def _scan(
     log: LogFile, base_offset: int, limit_offset: int, on_scanned: Callable[[int], None]
 ) -> ScannedSegment:

@@ -17,16 +17,19 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stratalog.admin.damage import Damage, Scanned, ScannedSegment, cut_of
+from stratalog.admin.damage import Damage, Scanned, ScannedSegment, cut_of, end_of
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.lost import Lost
 from stratalog.admin.oddities import odd_files, put_aside, read_offsets
 from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem
+from stratalog.ledger.following import goes_on
+from stratalog.ledger.manifest import Generation
 from stratalog.log import snapshots, swap
 from stratalog.log.checkpoint import write_checkpoint
 from stratalog.log.leftovers import resolve, sort_out
 from stratalog.log.mending import Mending, write_mended
+from stratalog.log.opening import create_segment
 from stratalog.log.recovery import recover
 from stratalog.log.swap import Replacement, SegmentParts
 from stratalog.segment.digest import remove_digest
@@ -281,6 +284,21 @@ def accept(work: Mender, lost: Sequence[Lost], first_base: int, end_offset: int)
                 work.filesystem, path, {**entries, work.place.topic_partition: first_base}
             )
             work.note("lost", f"{one.text}; it starts at {first_base} now")
+
+
+# -- ledgers -------------------------------------------------------------------------------------
+
+
+def follow_ledger(work: Mender, current: Generation | None) -> None:
+    """Let a log that is in order go on behind its ledger, where it ends below it."""
+    if current is None:
+        return
+    end = end_of(work.filesystem, work.directory)
+    if end < current.horizon:
+        create_segment(
+            work.filesystem, work.directory, current.horizon, work.interval_bytes, work.now_ms
+        )
+        work.note("ledger", goes_on(current, end))
 
 
 # -- what is derived -----------------------------------------------------------------------------

@@ -29,7 +29,13 @@ from stratalog.admin.damage import Damage, Scanned, damage_of, is_torn_end, scan
 from stratalog.admin.directories import PartitionPlace, find_partitions
 from stratalog.admin.lost import Known, Lost, is_unfinished, look, lost_of, without_digests
 from stratalog.admin.mend import Mender, Step
-from stratalog.admin.oddities import Preview, oddity_of, put_aside, read_offsets
+from stratalog.admin.oddities import Preview, put_aside, read_offsets
+from stratalog.admin.repair_checkpoints import (
+    MEANINGS,
+    damage_of_checkpoint,
+    is_ours,
+    put_checkpoints_aside,
+)
 from stratalog.admin.repair_report import (
     CUT,
     SKIP,
@@ -43,21 +49,18 @@ from stratalog.admin.store import open_store, problem_of
 from stratalog.admin.verify import Problem, verify_partition
 from stratalog.base.clock import Clock
 from stratalog.base.errors import CorruptionError, StratalogError
-from stratalog.base.filesystem import FileSystem, read_file
-from stratalog.base.limits import MAX_CHECKPOINT_BYTES
+from stratalog.base.filesystem import FileSystem
 from stratalog.clean.engine import OnProgress, Progress
 from stratalog.clean.note import read_note, write_note
-from stratalog.log.checkpoint import is_sealed
+from stratalog.ledger.manifest import Generation, ledgers_path, read_manifest
+from stratalog.ledger.mending import advice
 from stratalog.log.leader_epochs import read_leader_epochs
 from stratalog.log.leftovers import sort_out
 from stratalog.log.locking import locked
-from stratalog.log.log_dir import read_log_dir_checkpoint
 from stratalog.log.quarantine import read_quarantine, remove_quarantine
 from stratalog.log.settings import LogSettings
 from stratalog.segment.names import (
     CLEAN_SHUTDOWN_FILE,
-    CLEANER_OFFSET_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
     LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     MAX_OFFSET,
@@ -72,14 +75,6 @@ CLOSED = "closed"
 _ACCEPTS = "--damage cut and --damage skip both accept the loss"
 
 __all__ = ["CUT", "SKIP", "PartitionRepair", "RepairOptions", "RepairReport", "repair"]
-
-_MEANINGS = {
-    LOG_START_OFFSET_CHECKPOINT: "each log starts with its first segment, so records that were "
-    "deleted may be back",
-    RECOVERY_POINT_CHECKPOINT: "all logs are scanned when they are opened next",
-    HIGH_WATERMARK_CHECKPOINT: "it is written anew when the logs are closed",
-    CLEANER_OFFSET_CHECKPOINT: "cleaning begins at the start of each log",
-}
 
 
 @dataclass(slots=True)
@@ -116,8 +111,8 @@ def repair(
         meter = _Meter(sum(_log_bytes(disk, place) for place in places), on_progress)
         for log_dir in log_dirs:
             mine = [place for place in places if place.log_dir == log_dir]
-            steps = _put_checkpoints_aside(
-                disk, log_dir, (*_MEANINGS.keys() - {RECOVERY_POINT_CHECKPOINT},)
+            steps = put_checkpoints_aside(
+                disk, log_dir, (*MEANINGS.keys() - {RECOVERY_POINT_CHECKPOINT},)
             )
             was_clean = disk.exists(os.path.join(log_dir, CLEAN_SHUTDOWN_FILE))
             done = [
@@ -145,40 +140,13 @@ def _log_bytes(filesystem: FileSystem, place: PartitionPlace) -> int:
 # -- the directory's files -----------------------------------------------------------------------
 
 
-def _put_checkpoints_aside(disk: FileSystem, log_dir: str, names: Sequence[str]) -> list[Step]:
-    steps = []
-    for name in sorted(names):
-        path = os.path.join(log_dir, name)
-        aside = path + ".tmp"
-        if disk.is_directory(aside):
-            new_name = put_aside(disk, aside)
-            steps.append(Step("checkpoint", f"{aside}, a directory, becomes {new_name}"))
-        reason = _damage_of_checkpoint(disk, log_dir, name)
-        if reason is not None:
-            new_name = put_aside(disk, path)
-            text = f"{path} is unreadable ({reason}) and becomes {new_name}: {_MEANINGS[name]}"
-            steps.append(Step("checkpoint", text))
-    return steps
-
-
-def _damage_of_checkpoint(disk: FileSystem, log_dir: str, name: str) -> str | None:
-    points = os.path.join(log_dir, RECOVERY_POINT_CHECKPOINT)
-    try:
-        read_offsets(disk, os.path.join(log_dir, name))
-        if oddity_of(disk, points) is None:  # the next call may look into them
-            read_log_dir_checkpoint(log_dir, name, disk)
-    except CorruptionError as error:
-        return error.reason
-    return None
-
-
 def _settle_points(disk: FileSystem, log_dir: str, done: Sequence[PartitionRepair]) -> list[Step]:
     """The recovery points go last: without them a log that has not been looked at would be cut at
     its first damage when it is opened, while a damaged file keeps that from happening."""
     path = os.path.join(log_dir, RECOVERY_POINT_CHECKPOINT)
-    reason = _damage_of_checkpoint(disk, log_dir, RECOVERY_POINT_CHECKPOINT)
+    reason = damage_of_checkpoint(disk, log_dir, RECOVERY_POINT_CHECKPOINT)
     if reason is None or _is_settled(disk, log_dir, done):
-        return _put_checkpoints_aside(disk, log_dir, [RECOVERY_POINT_CHECKPOINT])
+        return put_checkpoints_aside(disk, log_dir, [RECOVERY_POINT_CHECKPOINT])
     text = f"{path} is unreadable ({reason}); it stays until all logs here are settled"
     return [Step("checkpoint", text)]
 
@@ -191,22 +159,12 @@ def _is_settled(disk: FileSystem, log_dir: str, done: Sequence[PartitionRepair])
 
 def _marking(disk: FileSystem, log_dir: str, done: Sequence[PartitionRepair]) -> Step:
     """What becomes of a directory that was not closed in order."""
-    if not _is_ours(disk, log_dir):
+    if not is_ours(disk, log_dir):
         return Step(WAITS, "Kafka wrote it: whoever opens it next scans what is not flushed")
     if not (_is_settled(disk, log_dir, done) and all(item.is_ok for item in done)):
         return Step(WAITS, "it counts as not closed in order until all its logs are settled")
     text = "all logs are opened and closed once: from then on it counts as closed in order"
     return Step(CLOSED, text)
-
-
-def _is_ours(disk: FileSystem, log_dir: str) -> bool:
-    """Whether a store of ours closed it last; a broker's high watermarks are not to be raised."""
-    for name in (LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT):
-        path = os.path.join(log_dir, name)
-        is_there = disk.exists(path) and oddity_of(disk, path) is None
-        if is_there and is_sealed(read_file(disk, path, MAX_CHECKPOINT_BYTES)):
-            return True
-    return False
 
 
 def _marked(
@@ -257,6 +215,7 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
     has_state = disk.exists(os.path.join(place.path, STATE_DIRECTORY))
     note = read_quarantine(disk, place.path) if has_state else None
     quarantine = None if note is None else str(note)
+    ledger, ledger_error = _ledger_of(disk, place.path)
 
     def outcome(scanned: Scanned | None, **more: Any) -> PartitionRepair:
         segments = [] if scanned is None else scanned.segments
@@ -268,6 +227,7 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
             size_bytes,
             quarantine,
             tuple(work.steps),
+            ledger=ledger,
             **more,
         )
 
@@ -297,6 +257,10 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
         return outcome(scanned, error=f"{place.path}: there is no log")
     changed = [segment.base_offset for segment in scanned.damaged]
     lost = _lost(work, known or look(place, disk), scanned)
+    if ledger_error is not None and (scanned.damaged or lost):
+        # How far it reaches nobody knows, and the log must not go on below that.
+        told = f"{ledger_error}; {advice(place.path, None, None)}"
+        return outcome(scanned, undecided=told, lost=_texts(lost))
     damage, undecided = _settle_damage(
         work, scanned, options.choice, is_crash=not was_clean and note is None, point=point
     )
@@ -317,6 +281,7 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
         return outcome(scanned, damage=damage, undecided=undecided, lost=_texts(lost))
     starts_over = _start_of(work) > scanned.next_offset
     left = _settle_derived(work, changed, meter.add, starts_over=starts_over)
+    mend.follow_ledger(work, ledger)
     if note is not None:
         remove_quarantine(disk, place.path)
         work.note("quarantine", f"the quarantine is lifted ({quarantine})")
@@ -325,6 +290,18 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
         write_note(disk, place.path, replace(cleaning, failure=None))
         work.note("quarantine", "it is cleaned again at once, where that had failed")
     return outcome(scanned, damage=damage, left=left, lost=_texts(lost))
+
+
+def _ledger_of(
+    disk: FileSystem, directory: str
+) -> tuple[Generation | None, CorruptionError | None]:
+    """The ledger in use, or why nobody knows it."""
+    if not disk.is_directory(ledgers_path(directory)):
+        return None, None  # or something else is in its place, which is told apart
+    try:
+        return read_manifest(disk, directory).current, None
+    except CorruptionError as error:
+        return None, error
 
 
 def _lost(work: Mender, known: Known, scanned: Scanned) -> tuple[Lost, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from stratalog.admin.damage import Damage
 from stratalog.admin.mend import Step
 from stratalog.admin.verify import Problem
+from stratalog.ledger.manifest import Generation
 
 CUT, SKIP = "cut", "skip"
 WAITS = "waits"
@@ -37,7 +38,8 @@ class PartitionRepair:
     """One partition. `damage`: what no crash explains; `is_undecided`: it waits for a choice.
 
     `left`: what is still wrong afterwards, because no repair can know better. `error`: why the
-    partition could not be looked at. `lost`: what is gone as a whole.
+    partition could not be looked at. `lost`: what is gone as a whole. `ledger`: the one in use; a
+    log that ends below its horizon goes on there.
     """
 
     partition: str
@@ -51,6 +53,7 @@ class PartitionRepair:
     left: tuple[Problem, ...] = ()
     error: str | None = None
     lost: tuple[str, ...] = ()
+    ledger: Generation | None = None
 
     @property
     def is_ok(self) -> bool:
@@ -66,6 +69,13 @@ class PartitionRepair:
             "steps": [{"what": step.what, "text": step.text} for step in self.steps],
             "damage": None if self.damage is None else self.damage.as_json(),
             "lost": list(self.lost),
+            "ledger": None
+            if self.ledger is None
+            else {
+                "number": self.ledger.number,
+                "start_offset": self.ledger.start_offset,
+                "horizon": self.ledger.horizon,
+            },
             "undecided": self.undecided,
             "left": [
                 {"file": problem.file, "position": problem.position, "reason": problem.reason}

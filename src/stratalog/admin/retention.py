@@ -68,6 +68,7 @@ class PartitionRetention:
             "rolls": False,
             "new_log_start_offset": self.log_start_offset,
             "problems": [],
+            "held_from": None,
         }
         if self.decision is not None:
             decision = self.decision.as_json()
@@ -135,8 +136,9 @@ def _planned(
     try:
         with open_to_read(place, told, filesystem, clock, may_be_torn=True) as log:
             view = view_of(log.view)
-            held = held_from(filesystem, place.path, told)
+            held = held_from(filesystem, place.path, told, view.log_start_offset)
             decision = decide(view, told, clock.now_ms(), held_from=held)
+            is_told = decision.deletions or decision.problems or decision.held_from is not None
             return PartitionRetention(
                 place.name,
                 place.path,
@@ -144,7 +146,7 @@ def _planned(
                 len(view.segments),
                 view.size_bytes,
                 view.log_start_offset,
-                decision if decision.deletions or decision.problems else None,
+                decision if is_told else None,
             )
     except StratalogError as error:
         return PartitionRetention(place.name, place.path, told.cleanup_policy, error=str(error))

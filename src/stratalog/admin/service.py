@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from stratalog.admin.floors import cleaner_settings, store_settings
 from stratalog.admin.round_engines import RoundEngines
@@ -29,6 +30,7 @@ from stratalog.base.open_files import raise_open_files_limit
 from stratalog.clean.cleaner import Activity, Cleaner
 from stratalog.clean.engine import OnProgress
 from stratalog.clean.history import Entry, read_history
+from stratalog.clean.ledger_ends import note_ended
 from stratalog.clean.manager import CleanerManager, Request
 from stratalog.clean.select import Explanation
 from stratalog.clean.settings import CleanerSettings, TopicCleaning
@@ -74,7 +76,7 @@ class Service:
         )
         store.attach(self.manager)
         self.ledgers = self.manager.ledgers
-        self.ledgers.sweep()
+        self.ledgers.sweep(partial(note_ended, filesystem, kept=settings.history_size))
         self._is_closed = False
 
     @property
@@ -131,6 +133,13 @@ class Service:
                 self.manager.abort(key)
         self.manager.configure(self.cleaner_settings)
         self.cleaner.configure(self.cleaner_settings)
+
+    def drop_ledger(self, topic_partition: TopicPartition) -> bool:
+        """There is to be no ledger of a partition, whatever only it has; whether there was one. A
+        run that works on it is aborted first. Raises as `Ledgers.drop`."""
+        self._check_open()
+        with self.manager.exclusively(topic_partition):
+            return self.ledgers.drop(topic_partition)
 
     # -- cleaning on demand -----------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from stratalog.base.errors import StratalogError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.engine import OnProgress, Progress
 from stratalog.ledger.copies import LedgerCopies
+from stratalog.ledger.following import follow_ledgers
 from stratalog.ledger.ledgers import Ledgers
 from stratalog.log.log_store import LogStore, OpenProgress, StoreSettings
 from stratalog.log.settings import LogSettings
@@ -32,7 +33,8 @@ def open_store(
     on_progress: OnProgress = lambda _: None,
     store_settings: StoreSettings | None = None,
 ) -> Iterator[LogStore]:
-    """The logs in `log_dirs`; an unclean directory is recovered first.
+    """The logs in `log_dirs`; an unclean directory is recovered first, and a log that ends below
+    its ledger's horizon goes on there.
 
     Raises as `LogStore.open`, and `StorageIOError` when closing fails.
     """
@@ -47,6 +49,7 @@ def open_store(
         for error in store.failed_dirs.values():
             raise error
         store.attach_copies(LedgerCopies(Ledgers(store, filesystem)))
+        follow_ledgers(store, filesystem)
         yield store
     except StratalogError:
         with suppress(StratalogError):  # the first error is the one to tell

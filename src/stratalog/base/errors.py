@@ -14,6 +14,7 @@
     │   ├── IllegalStepError        a partition's state does not allow it now
     │   ├── InvalidConfigError      a setting that cannot be, by name or by value
     │   ├── PolicyViolationError    the topic's cleanup policy does not allow it
+    │   ├── ConfirmationNeededError what it takes away does not come back, and nobody confirmed it
     │   └── MissingExtraError       an optional part is not installed; names the extra
     ├── CorruptionError             what lies on disk is not what was written
     ├── RemoteProtocolError         a peer broke the protocol
@@ -111,6 +112,10 @@ class PolicyViolationError(UsageError):
     """The topic's cleanup policy does not allow it."""
 
     kafka_code = 44  # POLICY_VIOLATION
+
+
+class ConfirmationNeededError(UsageError):
+    """What it takes away does not come back, and nobody has confirmed that it may go."""
 
 
 class MissingExtraError(UsageError):

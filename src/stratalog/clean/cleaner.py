@@ -19,7 +19,6 @@ Invariants
 from __future__ import annotations
 
 import logging
-import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -340,9 +339,8 @@ class Cleaner:
             raise UsageError(
                 f"{key}: compaction.mode is inplace by now, but offsets {alone[0]} to "
                 f"{alone[1] - 1} are only in its ledger, which cleaning in place drops: set "
-                "compaction.mode=ledger again to keep them, or give them up, while no process has "
-                f"the log open, with `stratalog compact {shlex.quote(log.path)} --in-place "
-                "--config compaction.mode=inplace --config cleanup.policy=compact`"
+                "compaction.mode=ledger again to keep them, or give them up with `stratalog config "
+                f"alter {key.topic} --add-config compaction.mode=inplace`"
             )
 
     def _spec(self, topic: TopicCleaning, max_keys: int | None) -> CleanSpec:

@@ -115,6 +115,7 @@ class DecidedChunk:
     dropped_bytes: Drops
     unchanged: bool
     next_expiry_ms: int | None
+    markers_after: int
 
 
 def decide_chunk(
@@ -165,6 +166,7 @@ def decide_chunk(
         size += int(piece_size)
         rows += int(piece_rows)
     is_v2 = table["magic"] == layout.MAGIC_V2
+    is_marker = is_v2 & (table["attributes"] & layout.CONTROL_MASK != 0)
     return DecidedChunk(
         out[:size],
         written[:rows],
@@ -174,6 +176,7 @@ def decide_chunk(
         Drops(*drops[1].tolist()),
         bool((table["action"] == arrays.COPY).all()),
         int(expiry[0]) if expiry[0] < retain.NEVER_MS else None,
+        int(table["kept_count"][is_marker].sum()),
     )
 
 

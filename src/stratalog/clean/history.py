@@ -1,7 +1,8 @@
 """What was cleaned: one line of JSON a round, in `<partition>/.stratalog/cleaner-history`.
 
-Entries are appended without a sync, as nothing depends on them; when there are twice as many as are
-to be kept, the file is written anew with the newest. A line that a crash has torn is passed over.
+Entries are appended without a sync, as nothing depends on most of them; when there are twice as
+many as are to be kept, the file is written anew with the newest. A line that a crash has torn is
+passed over.
 
 Invariants
 - I1  An entry holds no keys and no values (CLN-11).
@@ -22,6 +23,8 @@ from stratalog.segment.names import STATE_DIRECTORY
 
 HISTORY_FILE = "cleaner-history"
 KEPT = 256
+ASKED = "asked"
+"""The trigger of what somebody has asked for."""
 _MAX_CAUSE = 1000
 _TEXTS = frozenset({"trigger", "result", "engine", "thread", "cause", "mode"})
 _MAX_BYTES = 64 << 20
@@ -70,8 +73,11 @@ class Entry:
         return {**asdict(self), "bytes_saved": self.bytes_saved}
 
 
-def append_history(filesystem: FileSystem, directory: str, entry: Entry, kept: int = KEPT) -> None:
-    """Add an entry; of the older ones at least the newest `kept` stay. Raises `StorageIOError`."""
+def append_history(
+    filesystem: FileSystem, directory: str, entry: Entry, kept: int = KEPT, *, syncs: bool = False
+) -> None:
+    """Add an entry; of the older ones at least the newest `kept` stay. `syncs`: it is durable when
+    this returns. Raises `StorageIOError`."""
     state_directory = os.path.join(directory, STATE_DIRECTORY)
     path = os.path.join(state_directory, HISTORY_FILE)
     line = _encode(entry)
@@ -88,8 +94,12 @@ def append_history(filesystem: FileSystem, directory: str, entry: Entry, kept: i
         size_bytes = sum(map(len, lines))
         file.truncate(size_bytes)  # what a crash has torn goes
         file.pwrite(line, size_bytes)
+        if syncs:
+            file.fsync()
     finally:
         file.close()
+    if syncs:
+        filesystem.fsync_directory(state_directory)
 
 
 def read_history(filesystem: FileSystem, directory: str, limit: int = KEPT) -> list[Entry]:

@@ -193,11 +193,12 @@ class Drops:
 class Volume:
     """What went in and what came out: records (control records too) and bytes of .log files.
 
-    `drops` are records. `dropped_bytes` are theirs, without the header of the batch around them:
-    before compression, each with the length in front of it; but where all records of a batch go for
-    one reason, what is stored of them (old formats: messages, with their headers). What a clean
-    saves on disk is `bytes_before - bytes_after`: the headers of batches go too, and what stays of
-    a batch is packed anew.
+    `markers_after` are the control records among `records_after`. `drops` are records.
+    `dropped_bytes` are theirs, without the header of the batch around them: before compression,
+    each with the length in front of it; but where all records of a batch go for one reason, what is
+    stored of them (old formats: messages, with their headers). What a clean saves on disk is
+    `bytes_before - bytes_after`: the headers of batches go too, and what stays of a batch is packed
+    anew.
     """
 
     records_before: int = 0
@@ -206,6 +207,7 @@ class Volume:
     bytes_after: int = 0
     drops: Drops = Drops()
     dropped_bytes: Drops = Drops()
+    markers_after: int = 0
 
     def __add__(self, other: Volume) -> Volume:
         return Volume(
@@ -215,6 +217,7 @@ class Volume:
             self.bytes_after + other.bytes_after,
             self.drops + other.drops,
             self.dropped_bytes + other.dropped_bytes,
+            self.markers_after + other.markers_after,
         )
 
 

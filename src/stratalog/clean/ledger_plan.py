@@ -35,7 +35,8 @@ class LedgerInputs:
     """A partition at the moment that its run begins.
 
     `previous`: the generation to build upon, with its `.txnindex` entries; None: from scratch.
-    `is_expired`: something in the previous one may go by now.
+    `previous_directory`: where all its files lie, if that is not beside the log. `is_expired`:
+    something in the previous one may go by now.
     """
 
     name: str
@@ -45,6 +46,7 @@ class LedgerInputs:
     previous: Generation | None = None
     previous_aborted: tuple[AbortedTxn, ...] = ()
     is_expired: bool = False
+    previous_directory: str = ""
 
     @property
     def start_offset(self) -> int:
@@ -105,7 +107,7 @@ def plan_ledger(inputs: LedgerInputs, directory: str) -> CleaningJob | None:
     end = max(end, first_dirty)
     raw = raw_sources(inputs, first_dirty, end, cuts=inputs.previous is not None)
     kept = () if inputs.previous is None else inputs.previous.segments
-    sources = (*(_source(inputs.path, part) for part in kept), *raw)
+    sources = (*(_source(inputs, part) for part in kept), *raw)
     # Without bytes a segment adds nothing; but a ledger has at least one.
     sources = tuple(source for source in sources if source.size_bytes > 0) or sources[:1]
     horizon_ms = kept[-1].modified_ms - inputs.spec.delete_retention_ms if kept else 0
@@ -178,8 +180,8 @@ def position_of(segment: Segment, offset: int) -> int:
     return segment.size_bytes if placed is None else placed.position
 
 
-def _source(partition_dir: str, part: LedgerSegment) -> SourceSegment:
-    directory = generation_path(partition_dir, part.generation)
+def _source(inputs: LedgerInputs, part: LedgerSegment) -> SourceSegment:
+    directory = inputs.previous_directory or generation_path(inputs.path, part.generation)
     return SourceSegment(
         part.base_offset,
         part.next_offset,

@@ -24,10 +24,11 @@ from dataclasses import dataclass, field, replace
 from stratalog.base.errors import CorruptionError, StratalogError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.engine import OnProgress
-from stratalog.clean.history import Entry
+from stratalog.clean.history import ASKED, Entry
 from stratalog.clean.job import CleanedGroup, CleanedPartition, CleaningJob, CleanSpec
 from stratalog.clean.ledger_plan import LedgerInputs, ends_of, order_name, plan_ledger, usable
 from stratalog.clean.round import EngineOf, Watch
+from stratalog.ledger.following import check_follows
 from stratalog.ledger.ledgers import Ledgers, Pin
 from stratalog.ledger.manifest import (
     Generation,
@@ -72,7 +73,10 @@ class PlannedRun:
 def read_inputs(
     pin: Pin, key: TopicPartition, path: str, view: LogView, spec: CleanSpec
 ) -> LedgerInputs:
-    """A partition as a run sees it; `pin` holds the ledger in use, `view` was taken after it."""
+    """A partition as a run sees it; `pin` holds the ledger in use, `view` was taken after it.
+
+    Raises `CorruptionError` for a log that ends below the ledger's horizon."""
+    check_follows(pin.generation, view, path)
     previous = usable(pin.generation, view, spec)
     inputs = LedgerInputs(str(key), path, view, spec)
     if previous is not None and pin.view is not None:
@@ -157,24 +161,33 @@ def settle_run(
 ) -> Generation:
     """Give the files their names, durably, and let the generation count. The raw log is on the disk
     up to the horizon. Raises `StorageIOError`, `CorruptionError`, and what `check` raises."""
-    directory = run.job.directory
+    name_files(filesystem, run.job.directory, cleaned, check)
+    check()
+    made = made_by(filesystem, run, cleaned, engine, duration_ms)
+    ledgers.switch(run.key, made, retained)
+    _note_end(ledgers, run, made)
+    return made
+
+
+def name_files(
+    filesystem: FileSystem,
+    directory: str,
+    cleaned: CleanedPartition,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Give what an engine wrote to `directory` its names, and digests, durably."""
     for group in cleaned.groups:
         check()
         for kind, name in group.parts:
             final = os.path.join(directory, file_name(group.sources[0], FileKind(kind)))
             filesystem.rename(os.path.join(directory, name), final)
         if group.parts:
-            _write_digest(filesystem, directory, group.sources[0])
+            write_digest(filesystem, directory, group.sources[0])
     for name in filesystem.list_directory(directory):
         parsed = parse(name)
         if parsed is not None and parsed.state is FileState.PART:
             filesystem.unlink(os.path.join(directory, name))  # of an attempt that died elsewhere
     filesystem.fsync_directory(directory)
-    check()
-    made = _generation(filesystem, run, cleaned, engine, duration_ms)
-    ledgers.switch(run.key, made, retained)
-    _note_end(ledgers, run, made)
-    return made
 
 
 def _note_end(ledgers: Ledgers, run: PlannedRun, made: Generation) -> None:
@@ -185,7 +198,8 @@ def _note_end(ledgers: Ledgers, run: PlannedRun, made: Generation) -> None:
         _LOG.error("%s: how its run ended cannot be noted: %s", run.key, error)
 
 
-def _write_digest(filesystem: FileSystem, directory: str, base_offset: int) -> None:
+def write_digest(filesystem: FileSystem, directory: str, base_offset: int) -> None:
+    """The digest of a segment that is there, whole. Raises `CorruptionError`, `StorageIOError`."""
     log = LogFile.open(filesystem, segment_path(directory, base_offset, FileKind.LOG))
     try:
         made = digest.build_digest(filesystem, directory, base_offset, log, log.size_bytes())
@@ -194,13 +208,14 @@ def _write_digest(filesystem: FileSystem, directory: str, base_offset: int) -> N
         log.close()
 
 
-def _generation(
+def made_by(
     filesystem: FileSystem,
     run: PlannedRun,
     cleaned: CleanedPartition,
     engine: str,
     duration_ms: int,
 ) -> Generation:
+    """The generation whose files a run has written and named."""
     found = [_segment(filesystem, run, group) for group in cleaned.groups]
     # Of a group of which nothing is left no file is needed; but a ledger has at least one.
     found = [segment for segment in found if segment.size_bytes > 0] or found[:1]
@@ -216,7 +231,7 @@ def _generation(
         inputs.spec.now_ms,
         segments,
         records=cleaned.volume.records_after,
-        keys=cleaned.keys,
+        distinct_keys=_keys_in(cleaned, inputs.spec),
         size_bytes=sum(segment.size_bytes for segment in segments),
         engine=engine,
         next_expiry_ms=cleaned.next_expiry_ms,
@@ -224,6 +239,13 @@ def _generation(
         read_bytes=sum(source.size_bytes for source in run.job.segments),
         duration_ms=duration_ms,
     )
+
+
+def _keys_in(cleaned: CleanedPartition, spec: CleanSpec) -> int | None:
+    """How many keys a generation holds: one record a key is left of all that was read. Not known
+    where records without a key stay."""
+    volume = cleaned.volume
+    return None if spec.retain_keyless else volume.records_after - volume.markers_after
 
 
 def _segment(filesystem: FileSystem, run: PlannedRun, group: CleanedGroup) -> LedgerSegment:
@@ -311,6 +333,10 @@ def _run(
             inputs = read_inputs(pin, told.key, told.path, told.view_of(), told.spec)
             run = begin_run(ledgers, told.key, inputs, told.trigger)
             if run is None:
+                if told.trigger == ASKED:
+                    # Who asks is not told that all is well over damage that is cheap to see: files
+                    # and headers. The bytes of records are `log verify`'s.
+                    check_digests(inputs, pin, told.check)
                 return LedgerOutcome(inputs.first_dirty, inputs.first_dirty)
             status = run.status
             check_digests(inputs, pin, told.check)

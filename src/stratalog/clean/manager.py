@@ -28,7 +28,7 @@ from stratalog.base.errors import (
 )
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.facts import Measured, facts_of, ledger_facts_of, measure
-from stratalog.clean.history import Entry
+from stratalog.clean.history import ASKED, Entry
 from stratalog.clean.memory import CleanerMemory
 from stratalog.clean.note import UNKNOWN, Note
 from stratalog.clean.select import Explanation, LogFacts, choose, explain, rank
@@ -56,7 +56,7 @@ class Request:
     """
 
     topic_partition: TopicPartition
-    trigger: str = "asked"
+    trigger: str = ASKED
     rolls: bool = True
     ignores_lag: bool = False
     forgotten: tuple[int, ...] = ()

@@ -134,6 +134,7 @@ class GroupRewriter:
                 bytes_after=len(decided.out),
                 drops=decided.drops,
                 dropped_bytes=decided.dropped_bytes,
+                markers_after=decided.markers_after,
             )
             self._next_expiry_ms = earlier(self._next_expiry_ms, decided.next_expiry_ms)
             self._output.fold(decided.written, position)

@@ -104,6 +104,11 @@ class _Partition:
     lock: AbstractContextManager[bool] = field(default_factory=threading.RLock)
 
 
+OnEnded = Callable[[str, RunStatus, Generation | None], None]
+"""Told of a run that ended with its process: the partition's directory, how it ended, what it has
+made."""
+
+
 class Log(Protocol):
     """An open log, as ledgers see it."""
 
@@ -112,9 +117,6 @@ class Log(Protocol):
 
     @property
     def view(self) -> LogView: ...
-
-    @property
-    def log_end_offset(self) -> int: ...
 
 
 class Logs(Protocol):
@@ -189,6 +191,10 @@ class Ledgers:
         """The compacted view as it is now; the ledger in it is pinned inside."""
         with self.pin(topic_partition) as pin:
             yield CompactedView(pin.view, self._store.get(topic_partition).view)
+
+    def log_start(self, topic_partition: TopicPartition) -> int:
+        """Where the raw log begins now. Raises as `Logs.get`."""
+        return self._store.get(topic_partition).view.log_start_offset
 
     def pinned(self, topic_partition: TopicPartition) -> list[int]:
         """The numbers of the generations that somebody reads."""
@@ -303,15 +309,15 @@ class Ledgers:
         self.manifest(topic_partition)
         self._collect(self._of(topic_partition))
 
-    def sweep(self) -> None:
-        """At the start of a process: remove what a crash has left of runs, and cut ledgers back to
-        what their logs still hold. What is wrong with one is logged; it is met again when used."""
+    def sweep(self, on_ended: OnEnded = lambda *_: None) -> None:
+        """At the start of a process: remove what a crash has left of runs. `on_ended` is told how
+        they ended, and may be told again. What is wrong with one is logged; it is met again when
+        used."""
         for topic_partition, log in self._store.writable_logs():
             if not self._filesystem.exists(ledgers_path(log.path)):
                 continue
             try:
-                self.cut_back(topic_partition, log.log_end_offset)
-                self._settle_status(topic_partition)
+                self._settle_status(topic_partition, on_ended)
                 self.collect(topic_partition)
             except (StratalogError, FileNotFoundError) as error:
                 _LOG.error("%s: its ledgers cannot be put in order: %s", topic_partition, error)
@@ -367,12 +373,13 @@ class Ledgers:
         """Write down how a run stands. Raises `StorageIOError`."""
         write_status(self._filesystem, self._of(topic_partition).path, status)
 
-    def _settle_status(self, topic_partition: TopicPartition) -> None:
+    def _settle_status(self, topic_partition: TopicPartition, on_ended: OnEnded) -> None:
         """A run that the last process did not end is told for good as what it is."""
         path = self._of(topic_partition).path
-        written = read_status(self._filesystem, path)
-        settled = written.after_restart(self.manifest(topic_partition))
+        written, manifest = read_status(self._filesystem, path), self.manifest(topic_partition)
+        settled = written.after_restart(manifest)
         if settled != written:
+            on_ended(path, settled, manifest.find(settled.number))
             write_status(self._filesystem, path, settled)
 
     # -- what is known ----------------------------------------------------------------------------

@@ -62,8 +62,9 @@ class LedgerSegment:
 class Generation:
     """A compacted copy of the offsets [start_offset, horizon).
 
-    `records` counts all that it holds, markers too; `keys` are the distinct keys among what the run
-    read as new; `read_bytes`, what it read. `next_expiry_ms`: when the first of its tombstones or
+    `records` counts all that it holds, markers too; `distinct_keys` its keys, those of tombstones
+    too (None: not known, as it keeps records without a key, or an older version made it);
+    `read_bytes`, what was read to make it. `next_expiry_ms`: when the first of its tombstones or
     markers may go, None for never. `order`: the `compaction.strategy` that it was made by.
     """
 
@@ -73,7 +74,7 @@ class Generation:
     created_ms: int
     segments: tuple[LedgerSegment, ...] = ()
     records: int = 0
-    keys: int = 0
+    distinct_keys: int | None = None
     size_bytes: int = 0
     engine: str = "local"
     next_expiry_ms: int | None = None
@@ -85,6 +86,7 @@ class Generation:
         """For people and programs: without the list of segments, with their count."""
         fields = asdict(self)
         fields["segments"] = len(self.segments)
+        fields["keys"] = fields.pop("distinct_keys")
         return fields
 
 
@@ -235,17 +237,30 @@ def decode(content: bytes) -> Manifest:
         fields = json.loads(line)
         if fields.pop("version") != _VERSION:
             raise CorruptionError("the ledgers' manifest is of another version")
-        generations = tuple(
-            Generation(
-                **{**one, "segments": tuple(LedgerSegment(**part) for part in one["segments"])}
-            )
-            for one in fields["generations"]
-        )
+        generations = tuple(map(_generation, fields["generations"]))
         manifest = Manifest(generations, fields["next_number"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptionError(f"the ledgers' manifest is unreadable: {error}") from error
     _check(manifest)
     return manifest
+
+
+def generation_of(fields: Any) -> Generation:
+    """A generation from its fields, as `asdict` gives them. Raises `CorruptionError`."""
+    try:
+        one = _generation(fields)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptionError(f"no ledger has such fields: {error}") from error
+    _check_numbers(one)
+    _check_segments(one)
+    return one
+
+
+def _generation(fields: Any) -> Generation:
+    parts = tuple(LedgerSegment(**part) for part in fields["segments"])
+    # Older versions wrote `keys`: those of what was new.
+    told = {name: value for name, value in fields.items() if name != "keys"}
+    return Generation(**{**told, "segments": parts})
 
 
 def _check(manifest: Manifest) -> None:
@@ -261,9 +276,9 @@ def _check(manifest: Manifest) -> None:
 
 
 def _check_numbers(one: Generation) -> None:
-    numbers = [one.start_offset, one.horizon, one.created_ms, one.records, one.keys]
+    numbers = [one.start_offset, one.horizon, one.created_ms, one.records]
     numbers += [one.size_bytes, one.read_bytes, one.duration_ms]
-    numbers += [] if one.next_expiry_ms is None else [one.next_expiry_ms]
+    numbers += [it for it in (one.next_expiry_ms, one.distinct_keys) if it is not None]
     if not all(_is_int(number, MAX_OFFSET) for number in numbers):
         raise CorruptionError("the ledgers' manifest holds impossible numbers")
     if not (_is_int(one.number, MAX_NUMBER) and one.number > 0):

@@ -29,8 +29,11 @@ from stratalog.segment.segments import segments_of
 from stratalog.segment.txn_index import AbortedTxn
 
 
-def open_generation(filesystem: FileSystem, partition_dir: str, generation: Generation) -> LogView:
-    """A generation's segments as a log: it ends, and is stable, at the horizon.
+def open_generation(
+    filesystem: FileSystem, partition_dir: str, generation: Generation, directory: str = ""
+) -> LogView:
+    """A generation's segments as a log: it ends, and is stable, at the horizon. `directory`: where
+    all its files lie, if not in the ledgers' directories.
 
     For whoever has no `Ledgers`, such as a reader in another process: the owner may unlink files
     until they are open. Raises `FileNotFoundError` then, `CorruptionError` for a file that is not
@@ -38,8 +41,8 @@ def open_generation(filesystem: FileSystem, partition_dir: str, generation: Gene
     """
     opened: list[Segment] = []
     for part in generation.segments:
-        directory = generation_path(partition_dir, part.generation)
-        segment = open_segment(filesystem, directory, part.base_offset)
+        lies_in = directory or generation_path(partition_dir, part.generation)
+        segment = open_segment(filesystem, lies_in, part.base_offset)
         if segment.size_bytes != part.size_bytes:
             reason = f"the file has {segment.size_bytes} bytes, the manifest says {part.size_bytes}"
             raise CorruptionError(reason, file=segment.log.path)

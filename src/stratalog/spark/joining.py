@@ -132,6 +132,7 @@ def _rewrite(
                     bytes_after=len(decided.out),
                     drops=decided.drops,
                     dropped_bytes=decided.dropped_bytes,
+                    markers_after=decided.markers_after,
                 )
                 expiry_ms = earlier(expiry_ms, decided.next_expiry_ms)
                 was_unchanged, unchanged = unchanged, unchanged and decided.unchanged

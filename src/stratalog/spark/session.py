@@ -13,6 +13,7 @@ Invariants
 - S2  What the call sets in the process's environment for Spark's start, it puts back.
 - S3  A missing Spark or Java is a `MissingExtraError` of one line that names the extra to install.
 - S4  A standalone master that nobody listens for is refused at once, not after Spark's minute.
+- S5  Who interrupts the start has no Java left that would complain later, and may start again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stratalog.base.errors import MissingExtraError, UsageError
 from stratalog.base.limits import SHUFFLE_BLOCK_BYTES
@@ -96,12 +97,42 @@ def spark_session(
     for name, value in {**session_settings(master), **submitted, **(conf or {})}.items():
         builder = builder.config(name, value)
     builder = builder.master(master)
-    with _environment(_variables(master)):
+    with _environment(_variables(master)), _no_java_left():
         try:
             return builder.getOrCreate()
         except PySparkException as error:
             reason = str(error).splitlines()[0]
             raise UsageError(f"Spark did not start on {master}: {reason}") from error
+
+
+@contextmanager
+def _no_java_left() -> Iterator[None]:
+    """End the Java that is being started if somebody interrupts that (S5). It has been told to pass
+    over Ctrl-C, and finds out that nobody waits for it by pages of traces."""
+    from pyspark import SparkContext
+    from pyspark import java_gateway as module
+
+    java_gateway: Any = module
+    started: list[Any] = []
+    popen = java_gateway.Popen
+
+    def remembered(*given: Any, **named: Any) -> Any:
+        started.append(popen(*given, **named))
+        return started[-1]
+
+    java_gateway.Popen = remembered
+    try:
+        yield
+    except KeyboardInterrupt:
+        for process in started:
+            process.kill()
+            process.wait()
+        if started:
+            SparkContext._gateway = SparkContext._jvm = None
+            SparkContext._active_spark_context = None
+        raise
+    finally:
+        java_gateway.Popen = popen
 
 
 def _submitted_settings() -> dict[str, str]:

@@ -110,6 +110,9 @@ class DeleteRecords(Query):
 
 class Change(Query):
     dry_run: DryRun = False
+    confirm: Annotated[
+        Flag, Field(description="What only ledgers have may go with them, where a topic leaves.")
+    ] = False
 
 
 class AllConfigs(Query):

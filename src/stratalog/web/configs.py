@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
 
+from stratalog.admin.desk import Desk, Document, EntityType
 from stratalog.web import bodies, documents
 from stratalog.web.answers import answer
 from stratalog.web.routing import Prefix, TheDesk, TopicName, documented
@@ -14,6 +15,14 @@ from stratalog.web.routing import Prefix, TheDesk, TopicName, documented
 router = APIRouter(tags=["settings"])
 All = Annotated[bodies.AllConfigs, Query()]
 Change = Annotated[bodies.Change, Query()]
+
+
+def _changed(
+    desk: Desk, kind: EntityType, name: str | None, body: bodies.ConfigChange, query: bodies.Change
+) -> Document:
+    return desk.alter_configs(
+        kind, name, body.set, body.delete, dry_run=query.dry_run, confirm=query.confirm
+    )
 
 
 @router.get("/topics/{topic}/configs", **documented(documents.Configs))
@@ -26,9 +35,9 @@ def topic_configs(desk: TheDesk, topic: TopicName, query: All) -> Response:
 def change_topic(
     desk: TheDesk, topic: TopicName, body: bodies.ConfigChange, query: Change
 ) -> Response:
-    """Set and unset settings of a topic."""
-    document = desk.alter_configs("topic", topic, body.set, body.delete, dry_run=query.dry_run)
-    return answer(document)
+    """Set and unset settings of a topic. Needs `confirm=true` where a topic leaves ledger mode and
+    its ledgers alone have records."""
+    return answer(_changed(desk, "topic", topic, body, query))
 
 
 @router.get("/prefixes/{prefix:path}/configs", **documented(documents.Configs))
@@ -42,8 +51,7 @@ def change_prefix(
     desk: TheDesk, prefix: Prefix, body: bodies.ConfigChange, query: Change
 ) -> Response:
     """Set and unset settings of a prefix of topic names."""
-    document = desk.alter_configs("prefix", prefix, body.set, body.delete, dry_run=query.dry_run)
-    return answer(document)
+    return answer(_changed(desk, "prefix", prefix, body, query))
 
 
 @router.get("/broker/configs", **documented(documents.Configs))
@@ -55,5 +63,4 @@ def broker_configs(desk: TheDesk, query: All) -> Response:
 @router.patch("/broker/configs", **documented(documents.ChangedConfigs))
 def change_broker(desk: TheDesk, body: bodies.ConfigChange, query: Change) -> Response:
     """Set and unset settings of the broker, as far as they can change while it runs."""
-    document = desk.alter_configs("broker", None, body.set, body.delete, dry_run=query.dry_run)
-    return answer(document)
+    return answer(_changed(desk, "broker", None, body, query))

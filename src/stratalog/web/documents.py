@@ -158,6 +158,14 @@ class ConfigChangeItem(Shape):
     effect: str
 
 
+class GivenUpItem(Shape):
+    topic: str
+    partition: int
+    ledger: Annotated[int | None, Field(description="Its number; null: it is damaged.")]
+    start_offset: int
+    end_offset: Annotated[int, Field(description="Exclusive.")]
+
+
 class ChangedConfigs(Shape):
     ok: Ok
     applied: Applied
@@ -165,6 +173,9 @@ class ChangedConfigs(Shape):
     name: str | None
     changes: list[ConfigChangeItem]
     aborted: Annotated[list[str], Field(description="Partitions whose clean was aborted.")]
+    given_up: Annotated[
+        list[GivenUpItem], Field(description="What only ledgers have that go with the change.")
+    ]
     warnings: list[str]
 
 

@@ -29,7 +29,7 @@ class Ledger(Shape):
     horizon: int
     start_offset: int
     records: int
-    keys: int
+    keys: Annotated[int | None, Field(description="That it holds; null: not known.")]
     size_bytes: int
     created_ms: int
 

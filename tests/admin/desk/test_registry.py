@@ -26,7 +26,7 @@ from tests.admin.helpers import DISK
 CountCases = Callable[[str, int], None]
 FULL = Registry(
     {
-        "orders": Entry(4, {"cleanup.policy": "compact"}, Stage.READY, made=True),
+        "orders": Entry(4, {"cleanup.policy": "compact"}, Stage.READY, made=True, topic_id="x-_1"),
         "growing": Entry(9, {}, Stage.ADDING, made=True, before=3),
         "going": Entry(1, {"retention.ms": "5"}, Stage.DELETING),
         "found": Entry(None, {"retention.ms": "-1"}),
@@ -45,6 +45,15 @@ def test_what_is_written_is_read_back() -> None:
     for registry in (Registry(), FULL):
         assert decode(registry.encode()) == registry
     assert FULL.begun() == ["going", "growing"]
+
+
+def test_a_registry_of_an_earlier_version_has_topics_without_ids() -> None:
+    fields = {"partitions": 1, "configs": {}, "stage": "ready", "made": True, "before": 0}
+    content = {"version": 1, "topics": {"t": fields}, "prefixes": {}, "broker": {}}
+    assert decode(sealed(content)).topics == {"t": Entry(1, made=True)}
+    for bad in ("a b", "x" * 65, 7):
+        with pytest.raises(CorruptionError):
+            decode(sealed({**content, "topics": {"t": {**fields, "topic_id": bad}}}))
 
 
 def test_every_damage_is_told(count_cases: CountCases) -> None:

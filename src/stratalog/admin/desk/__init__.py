@@ -7,6 +7,7 @@ topics, settings, records and compaction is a `Desk`'s.
     describing.py   lists and descriptions
     settings.py     settings described, changes of settings checked
     compacting.py   status, explanations and history of compaction
+    leaving.py      topics that leave ledger mode: what has to be confirmed
     topics.py       topics come, go and grow, in steps that a crash may cut
     own.py          `OwnDesk`, of a service in this process; `open_desk`
     bare.py         `BareDesk`, of directories that nobody has open

@@ -22,10 +22,11 @@ from typing import Any
 from stratalog import __version__
 from stratalog.admin.deleting import delete_records
 from stratalog.admin.desk import changing, compacting, describing
+from stratalog.admin.desk.leaving import check_confirmed
 from stratalog.admin.desk.looking import FileLooker, as_ours, check_data_directory
 from stratalog.admin.desk.own import OwnDesk, in_force, open_desk
 from stratalog.admin.desk.protocol import Document, EntityType, error_document
-from stratalog.admin.desk.registry import Registry, read_registry
+from stratalog.admin.desk.registry import Entry, Registry, Stage, read_registry
 from stratalog.admin.desk.settings import describe_configs
 from stratalog.admin.floors import log_settings
 from stratalog.admin.retention import SettingsOf
@@ -103,7 +104,14 @@ class BareDesk:
     # -- topics -----------------------------------------------------------------------------------
 
     def list_topics(self) -> Document:
-        return describing.list_topics(self._looker())
+        looker = self._looker()
+        document = describing.list_topics(looker)
+        begun = [
+            f"topic {name} is {looker.registry.topics[name].stage.value}: unless somebody is at it "
+            "now, it was cut short, and the next command that changes a topic here ends it"
+            for name in looker.registry.begun()
+        ]
+        return {**document, "warnings": begun} if begun else document
 
     def create_topic(
         self,
@@ -115,12 +123,36 @@ class BareDesk:
         dry_run: bool = False,
     ) -> Document:
         words = changing.checked_words(configs)
+        looker = self._looker_of_new()
+        if name in looker.registry.begun() and not dry_run:
+            return self._ended(looker.registry.topics[name], name, partitions, words, if_not_exists)
         # What is refused costs no recovery, and makes no directory.
-        plan = changing.plan_create(self._looker_of_new(), name, partitions, words, if_not_exists)
+        plan = changing.plan_create(looker, name, partitions, words, if_not_exists)
         if dry_run:
             return plan
         with self._own() as desk:
             return desk.create_topic(name, partitions, words, if_not_exists=if_not_exists)
+
+    def _ended(
+        self,
+        begun: Entry,
+        name: str,
+        partitions: int,
+        words: Mapping[str, str],
+        if_not_exists: bool,
+    ) -> Document:
+        """Create a topic of which something was begun: to open the directory has ended that. Who
+        asks for what was begun has it then."""
+        is_same = begun.stage is Stage.CREATING and begun.partitions == partitions
+        is_same = is_same and dict(begun.configs) == dict(words)
+        with self._own() as desk:
+            made = desk.create_topic(
+                name, partitions, words, if_not_exists=if_not_exists or is_same
+            )
+            if not is_same or made["created"]:
+                return made
+            told = "it had been begun before, and was cut short: it is ended now"
+            return {**made, "created": True, "warnings": [*made["warnings"], told]}
 
     def describe_topic(self, name: str) -> Document:
         return describing.describe_topic(self._looker(), name)
@@ -131,11 +163,15 @@ class BareDesk:
     def delete_topic(
         self, name: str, *, if_exists: bool = False, dry_run: bool = False
     ) -> Document:
-        plan = changing.plan_delete(self._looker(), name, if_exists)
+        looker = self._looker()
+        plan = {**changing.plan_delete(looker, name, if_exists), "delay_ms": None}
         if dry_run:
-            return {**plan, "delay_ms": None}
-        with self._own() as desk:
-            return {**desk.delete_topic(name, if_exists=if_exists), "delay_ms": None}
+            return plan
+        begun = looker.registry.topics.get(name)
+        is_begun = begun is not None and begun.stage is Stage.DELETING
+        with self._own() as desk:  # which ends a deletion that was begun before
+            done = desk.delete_topic(name, if_exists=if_exists or is_begun)
+            return {**(plan if is_begun else done), "delay_ms": None, "applied": True}
 
     def add_partitions(self, name: str, count: int, *, dry_run: bool = False) -> Document:
         plan = changing.plan_add(self._looker(), name, count)
@@ -164,14 +200,16 @@ class BareDesk:
         delete: Sequence[str] = (),
         *,
         dry_run: bool = False,
+        confirm: bool = False,
     ) -> Document:
         words = changing.checked_words(set)
         base = in_force(Registry(), self._book)
-        plan, _ = changing.plan_alter(self._looker(), base, entity_type, name, words, delete)
+        plan, _, _ = changing.plan_alter(self._looker(), base, entity_type, name, words, delete)
         if dry_run:
             return plan
+        check_confirmed(plan["given_up"], confirm)
         with self._own() as desk:
-            return desk.alter_configs(entity_type, name, words, delete)
+            return desk.alter_configs(entity_type, name, words, delete, confirm=confirm)
 
     # -- records and directories ------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from stratalog.admin.desk.describing import (
     topic_names,
     unknown_topic,
 )
+from stratalog.admin.desk.leaving import Left, given_up, left_by, said
 from stratalog.admin.desk.looking import Looker, as_ours
 from stratalog.admin.desk.protocol import (
     MAX_PARTITIONS,
@@ -33,7 +34,7 @@ from stratalog.admin.desk.settings import (
     changes,
     check_entity,
     idle_warnings,
-    mode_warnings,
+    order_warnings,
 )
 from stratalog.admin.directories import METADATA_TOPIC, PartitionPlace
 from stratalog.admin.floors import log_settings
@@ -211,9 +212,9 @@ def plan_alter(
     name: str | None,
     words: Mapping[str, str],
     delete: Sequence[str],
-) -> tuple[Document, Registry]:
-    """The document of `Desk.alter_configs`, before it is applied, and the registry after it.
-    `base`: the book without the registry."""
+) -> tuple[Document, Registry, list[Left]]:
+    """The document of `Desk.alter_configs`, before it is applied, the registry after it, and whose
+    ledgers go with it. `base`: the book without the registry."""
     check_entity(looker, entity_type, name)
     if not words and not delete:
         raise UsageError("nothing is to be set or deleted")
@@ -221,6 +222,8 @@ def plan_alter(
     after = changed_book(before, entity_type, name, words, delete)
     registry = changed_registry(looker.registry, entity_type, name, words, delete)
     names = [*words, *delete]
+    left = left_by(looker, names, before, after, name if entity_type == "topic" else None)
+    rows = given_up(left)
     pair = [_settings_in(book, entity_type, name) for book in (before, after)]
     document = {
         "ok": True,
@@ -228,13 +231,15 @@ def plan_alter(
         "name": name,
         "changes": changes(entity_type, names, pair[0], pair[1]),
         "aborted": [],
+        "given_up": rows,
         "warnings": [
             *idle_warnings(entity_type, list(words)),
-            *mode_warnings(looker, names, before, after),
+            *order_warnings(looker, names, before, after),
+            *(f"{said(row)}, which goes with this change" for row in rows),
         ],
         "applied": False,
     }
-    return document, registry
+    return document, registry, left
 
 
 def _settings_in(book: SettingsBook, entity_type: EntityType, name: str | None) -> Any:
@@ -302,21 +307,29 @@ def plan_records(looker: Looker, wanted: Mapping[TopicPartition, UpTo]) -> list[
 
 
 def still_shown(planned: Sequence[PlannedDeletion], filesystem: FileSystem) -> list[str]:
-    """Where what goes from the raw log stays to be seen: a ledger holds a copy of what lies below
-    its horizon (LDG-1). A sentence a topic."""
-    horizons: dict[str, int] = {}
+    """Where what goes from the raw log stays to be seen, as a ledger holds a copy of what lies
+    below its horizon; or goes with its ledger, which answers nobody once the log begins behind its
+    horizon (LDG-1). A sentence a topic."""
+    stays: dict[str, int] = {}
+    gone: dict[str, int] = {}
     for item in planned:
         key = item.place.topic_partition
         if item.error is not None or item.offset <= item.log_start_offset:
             continue
         with suppress(StratalogError, FileNotFoundError):  # it is told where the ledger is read
             ledger = read_manifest(filesystem, item.place.path).current
-            if ledger is not None and ledger.horizon > item.log_start_offset:
-                horizons[key.topic] = horizons.get(key.topic, 0) + 1
-    return [
+            if ledger is not None and ledger.horizon >= item.log_start_offset:
+                found = gone if item.offset > ledger.horizon else stays
+                found[key.topic] = found.get(key.topic, 0) + 1
+    lapsed = [
+        f"{topic}: what is deleted reaches past its ledgers, so they answer no more, and what only "
+        f"they have is deleted, too ({count} of its partitions)"
+        for topic, count in sorted(gone.items())
+    ]
+    return lapsed + [
         f"{topic} keeps ledgers: its compacted and latest views still show what lies below the "
         f"ledger's horizon, also what is deleted here ({count} of its partitions)"
-        for topic, count in sorted(horizons.items())
+        for topic, count in sorted(stays.items())
     ]
 
 

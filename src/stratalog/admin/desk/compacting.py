@@ -130,7 +130,7 @@ def _ledger(looker: Looker, place: PartitionPlace, last: Entry | None) -> Docume
             "horizon": current.horizon,
             "start_offset": current.start_offset,
             "records": current.records,
-            "keys": current.keys,
+            "keys": current.distinct_keys,
             "size_bytes": current.size_bytes,
             "created_ms": current.created_ms,
         }

@@ -18,8 +18,9 @@ from dataclasses import replace
 from typing import Any
 
 from stratalog import __version__
-from stratalog.admin.deleting import PlannedDeletion
+from stratalog.admin.deleting import deleted_of
 from stratalog.admin.desk import changing, compacting, describing
+from stratalog.admin.desk.leaving import check_confirmed
 from stratalog.admin.desk.looking import ServiceLooker, as_ours, check_data_directory
 from stratalog.admin.desk.protocol import Document, EntityType, error_document
 from stratalog.admin.desk.registry import Registry, read_registry
@@ -35,6 +36,7 @@ from stratalog.base.open_files import raise_open_files_limit
 from stratalog.clean.engine import OnProgress
 from stratalog.clean.manager import Request
 from stratalog.config.book import SettingsBook
+from stratalog.log.topic_id import read_topic_id
 from stratalog.segment.names import TopicPartition
 
 _LEFT_ALONE: dict[str, Any] = {"cleanup.policy": ()}
@@ -85,6 +87,15 @@ class OwnDesk:
         places = describing.places_of(self._looker, topic, None)
         there = [place.topic_partition.partition for place in places]
         return describing.partition_count(self._looker.registry.topics.get(topic), there)
+
+    def topic_id(self, key: TopicPartition) -> str:
+        """What tells the topic of a partition from others that had or will have its name; "":
+        nothing does. Raises `UnknownPartitionError`, `StorageIOError`."""
+        entry = self._looker.registry.topics.get(key.topic)
+        if entry is not None and entry.topic_id:
+            return entry.topic_id
+        path = os.path.join(self.service.store.log_dir_of(key), str(key))
+        return read_topic_id(self._looker.filesystem, path)
 
     # -- topics -----------------------------------------------------------------------------------
 
@@ -155,19 +166,23 @@ class OwnDesk:
         delete: Sequence[str] = (),
         *,
         dry_run: bool = False,
+        confirm: bool = False,
     ) -> Document:
         with self._lock:
             words = changing.checked_words(set)
-            plan, registry = changing.plan_alter(
+            plan, registry, left = changing.plan_alter(
                 self._looker, self._base, entity_type, name, words, delete
             )
             if dry_run:
                 return plan
+            check_confirmed(plan["given_up"], confirm)
             stopped = self._not_cleaned_any_more(registry)
             for key in stopped:
                 self._withdrawn(key)  # or it would begin as soon as what runs is aborted
             if registry != self._keeper.registry:
                 self._keeper.commit(registry)  # the service aborts what runs
+            for one in left:
+                self.service.drop_ledger(one.topic_partition)
             return {**plan, "aborted": [str(key) for key in stopped], "applied": True}
 
     def _not_cleaned_any_more(self, registry: Registry) -> list[TopicPartition]:
@@ -190,16 +205,8 @@ class OwnDesk:
             warnings = changing.still_shown(planned, self._looker.filesystem)
             if dry_run or any(item.error is not None for item in planned):
                 return changing.records_document(planned, warnings, applied=False)
-            done = [self._deleted(item) for item in planned]
+            done = deleted_of(planned, self.service.store)
             return changing.records_document(done, warnings, applied=True)
-
-    def _deleted(self, item: PlannedDeletion) -> PlannedDeletion:
-        try:
-            if item.offset > item.log_start_offset:
-                self.service.store.delete_records(item.place.topic_partition, item.offset)
-        except StratalogError as error:
-            return PlannedDeletion(item.place, error=error)
-        return item
 
     def describe_log_dirs(self, topics: Sequence[str] | None = None) -> Document:
         return describing.describe_log_dirs(self._looker, topics)

@@ -15,7 +15,7 @@ Common to all documents
 
 Invariants
 - I1  A refusal changes nothing; what is acknowledged is durable.
-- I2  A dry run refuses what the run would refuse.
+- I2  A dry run refuses what the run would refuse, but for what only wants to be confirmed.
 """
 
 from __future__ import annotations
@@ -176,16 +176,21 @@ class Desk(Protocol):
         delete: Sequence[str] = (),
         *,
         dry_run: bool = False,
+        confirm: bool = False,
     ) -> Document:
         """Set and unset settings, all or none: entity_type, name,
 
         changes[]: name, before, after (values in force), source, effect (when it counts); one for
         each name, also where nothing changes,
         aborted[]: `topic-partition` whose running clean was aborted, as `compact` went (CFG-2),
+        given_up[]: what goes with the ledgers of topics that leave ledger mode: topic, partition,
+        ledger (its number; None: damaged), start_offset, end_offset (exclusive) of what only it has
+        (LDG-1),
         warnings[].
 
-        To unset what is not set is no error. Raises `InvalidConfigError` with Kafka's reason,
-        `UnknownPartitionError`, `UsageError`, `StorageIOError`.
+        To unset what is not set is no error. Raises `ConfirmationNeededError` where something is
+        given up, unless `confirm`, which a dry run shows instead; `InvalidConfigError` with Kafka's
+        reason, `UnknownPartitionError`, `UsageError`, `StorageIOError`.
         """
         ...
 
@@ -246,7 +251,8 @@ class Desk(Protocol):
         is_compacted, checkpoint, first_dirty, first_uncleanable, bytes (clean, cleanable,
         uncleanable, active, total), dirty_ratio, min_dirty_ratio, next_expiry_ms, paused, failure
         (cause, tries, failed_ms, retry_at_ms), quarantine (cause), backlog_bytes, threshold_bytes,
-        ledger (number, horizon, start_offset, records, keys, size_bytes, created_ms; None without),
+        ledger (number, horizon, start_offset, records, keys (that it holds; None: not known),
+        size_bytes, created_ms; None without),
         last_run (as in `history`), error.
 
         Raises `UnknownPartitionError`.

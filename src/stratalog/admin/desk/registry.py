@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -42,6 +43,8 @@ from stratalog.segment.names import MAX_PARTITION, is_topic_name
 
 REGISTRY_FILE = "stratalog-topics"
 _VERSION = 1
+TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""As Kafka writes a UUID, in 22 letters."""
 _REMEDY = "put it aside to go by what the partitions say, without settings"
 _MAX_BYTES = 64 << 20
 """A hundred thousand topics with a dozen settings each take 50 MB."""
@@ -60,13 +63,15 @@ class Stage(Enum):
 class Entry:
     """A topic. `partitions` None: nobody said how many, they are those that are there. `made`: it
     was created here, so that what is not set is the default; `before`: of ADDING, the count that
-    there was."""
+    there was. `topic_id` tells a topic from another of its name, before it or after it; "": it was
+    not created here, or by an earlier version."""
 
     partitions: int | None = None
     configs: Words = field(default_factory=dict)
     stage: Stage = Stage.READY
     made: bool = False
     before: int = 0
+    topic_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,7 @@ def _entry_fields(entry: Entry) -> dict[str, Any]:
         "stage": entry.stage.value,
         "made": entry.made,
         "before": entry.before,
+        "topic_id": entry.topic_id,
     }
 
 
@@ -155,9 +161,11 @@ def _entry(found: dict[str, Any]) -> Entry:
     count, made, before = found["partitions"], found["made"], found["before"]
     if count is not None and not (type(count) is int and 0 < count <= MAX_PARTITION + 1):
         raise ValueError(f"{count!r} partitions")
-    if type(before) is not int or before < 0 or type(made) is not bool:
+    topic_id = _text(found.get("topic_id", ""))  # earlier versions gave none
+    is_id = topic_id == "" or TOPIC_ID.fullmatch(topic_id) is not None
+    if type(before) is not int or before < 0 or type(made) is not bool or not is_id:
         raise ValueError("impossible entry")
-    return Entry(count, _words(found["configs"]), Stage(found["stage"]), made, before)
+    return Entry(count, _words(found["configs"]), Stage(found["stage"]), made, before, topic_id)
 
 
 def _words(found: dict[str, Any]) -> dict[str, str]:

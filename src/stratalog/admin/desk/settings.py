@@ -227,10 +227,11 @@ def idle_warnings(entity_type: EntityType, names: Sequence[str]) -> list[str]:
     ]
 
 
-def mode_warnings(
+def order_warnings(
     looker: Looker, names: Sequence[str], before: SettingsBook, after: SettingsBook
 ) -> list[str]:
-    """What a change does to ledgers that hold what their logs have lost (LDG-1)."""
+    """What a change of the order of versions does not do to ledgers that hold what their logs have
+    lost (CMP-17)."""
     if not any("compaction." in name for name in names):
         return []
     old_topics, new_topics = Topics(before), Topics(after)
@@ -238,9 +239,9 @@ def mode_warnings(
     for place in looker.places():
         key = place.topic_partition
         old, new = old_topics.cleaning(key), new_topics.cleaning(key)
-        leaves = old.uses_ledger and not new.uses_ledger
-        is_other = (old.order, old.version_header) != (new.order, new.version_header)
-        if not (leaves or is_other):
+        if (old.order, old.version_header) == (new.order, new.version_header):
+            continue
+        if not new.uses_ledger:
             continue
         try:
             current = read_manifest(looker.filesystem, place.path).current
@@ -250,15 +251,9 @@ def mode_warnings(
             continue  # whoever uses it is told what is wrong with it
         if current is None or alone is None:
             continue
-        held = f"{key}: offsets {alone[0]} to {alone[1] - 1} are only in its ledger"
-        if leaves:
+        if current.order != order_name(new.order, new.version_header):
             found.append(
-                f"{held}: a cleaning in place fails until somebody gives them up, and retention "
-                f"that goes past offset {current.horizon} loses them"
-            )
-        elif current.order != order_name(new.order, new.version_header):
-            found.append(
-                f"{held}, which was made by compaction.strategy={current.order}: what it holds "
-                "stays as it was chosen"
+                f"{key}: offsets {alone[0]} to {alone[1] - 1} are only in its ledger, which was "
+                f"made by compaction.strategy={current.order}: what it holds stays as it was chosen"
             )
     return found

@@ -21,8 +21,10 @@ Invariants
 
 from __future__ import annotations
 
+import base64
 import logging
 import os
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -81,7 +83,8 @@ class TopicKeeper:
         """Make a topic that is not there; its settings have been checked. Raises
         `StorageIOError`, `LogOfflineError`."""
         before = self.registry
-        entry = Entry(partitions, dict(configs), Stage.CREATING, made=True)
+        new_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        entry = Entry(partitions, dict(configs), Stage.CREATING, made=True, topic_id=new_id)
         self._check_online()
         self.commit(before.with_topic(topic, entry))
         self._make(topic, range(partitions), before)
@@ -156,9 +159,7 @@ class TopicKeeper:
 
     def _remove(self, topic: str, numbers: Iterable[int]) -> None:
         there = set(self.numbers(topic))
-        for number in numbers:
-            if number in there:
-                self.store.delete(TopicPartition(topic, number))
+        self.store.delete_all(TopicPartition(topic, it) for it in numbers if it in there)
 
     def _check_online(self) -> None:
         for path, reason in self.store.offline_dirs.items():
