@@ -20,6 +20,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _ERRORS = (
+    "ConfirmationNeededError",
     "CorruptionError",
     "IllegalStepError",
     "InvalidConfigError",

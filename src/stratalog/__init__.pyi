@@ -1,5 +1,6 @@
 # What `stratalog/__init__.py` gives on demand, for type checkers.
 from stratalog.base.errors import (
+    ConfirmationNeededError,
     CorruptionError,
     IllegalStepError,
     InvalidConfigError,
@@ -29,6 +30,7 @@ from stratalog.embedded import open_store as open  # noqa: A004
 
 __all__ = [
     "Appended",
+    "ConfirmationNeededError",
     "Consumer",
     "CorruptionError",
     "IllegalStepError",

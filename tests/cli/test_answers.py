@@ -107,6 +107,18 @@ def _failing(template: Path, data: Path) -> None:
     write_note(DISK, str(data / "orders-0"), Note(failure=failure))
 
 
+def _alone(_: Path, data: Path) -> None:
+    """`orders`, of which offsets 0 to 2 are only in a ledger."""
+    with open_desk([str(data)], DISK, FixedClock(NOW_MS)) as desk:
+        key = TopicPartition("orders", 0)
+        desk.create_topic(key.topic, 1, {"compaction.mode": "ledger"})
+        log = desk.service.store.get(key)
+        for record in records("abcab"):
+            log.append_records([record])
+        desk.service.compact(key)
+        desk.service.store.delete_records(key, 3)
+
+
 SITUATIONS: dict[str, Lay] = {
     "topics": _topics,
     "locked": _topics,
@@ -118,6 +130,7 @@ SITUATIONS: dict[str, Lay] = {
     "lost": _lost,
     "paused": _paused,
     "failing": _failing,
+    "alone": _alone,
 }
 
 

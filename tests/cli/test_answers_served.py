@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.usefixtures("hasty_disk"), pytest.mark.requirement("AD
 SERVED = [
     row
     for row in ROWS
-    if row.situation in ("topics", "paused", "failing", "kafka")
+    if row.situation in ("topics", "paused", "failing", "kafka", "alone")
     and not any(word in row.command for word in ("--data", "--server", "DATA", "OFFSETS"))
 ]
 

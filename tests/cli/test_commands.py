@@ -166,7 +166,7 @@ def test_wrong_usage_of_compact(
         ["compact", "DIR", "--in-place", *LOCAL],
         ["compact", "DIR", "--dry-run", *LOCAL],
         ["compact", "DIR", "--out", "OUT", *LOCAL],
-        ["log", "stats", "DIR"],
+        ["log", "stats", "ONE"],
     ],
 )
 @pytest.mark.requirement("CMP-16")
@@ -175,7 +175,8 @@ def test_damage_is_named_by_file_position_and_reason(
 ) -> None:
     path = _damage(log_dir)
     before = tree(tmp_path)
-    given = [{"DIR": str(log_dir), "OUT": str(tmp_path / "out")}.get(a, a) for a in arguments]
+    places = {"DIR": str(log_dir), "ONE": str(path.parent), "OUT": str(tmp_path / "out")}
+    given = [places.get(word, word) for word in arguments]
     done = shell(*given)
     assert done.code == 1
     assert done.err.splitlines()[-1] == f"error: {path}: position 0: CRC-32C does not match"

@@ -155,3 +155,31 @@ def test_a_missing_library_is_told_by_its_extra(
     assert "pip install 'stratalog[report]'" in done.err
     assert not (tmp_path / "page.html").exists()
     assert shell("stats", log_dir).code == 0  # the counts need no library
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_damaged_partition_keeps_no_other_from_being_counted(
+    log_dir: Path, shell: Shell, output: str
+) -> None:
+    write_log(log_dir / "orders-2", [[records("cc")]])
+    (file,) = (log_dir / "orders-2").glob("*.log")
+    content = file.read_bytes()
+    file.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    done = shell("stats", log_dir, "--format", output, *NOW)
+    assert done.code == 1
+    if output == "json":
+        first, _, damaged = done.json["partitions"]
+        assert (done.json["ok"], first["records"], first["error"]) == (False, 302, None)
+        assert damaged["partition"] == "orders-2"
+        assert damaged["error"]["type"] == "CorruptionError"
+        assert damaged["error"]["file"] == str(file)
+        assert shell("stats", log_dir / "orders-0", "--format", "json", *NOW).json["ok"]
+    else:
+        heads, _, first, _, damaged = done.out.splitlines()
+        assert heads.split()[-2:] == ["error", "message"]
+        assert first.split()[:1] == ["orders-0"]
+        assert damaged.split()[0] == "orders-2"
+        assert f"CorruptionError  {file}" in damaged
+    alone = shell("stats", log_dir / "orders-2", *NOW)
+    assert (alone.code, alone.out) == (1, "")
+    assert alone.err.startswith(f"error: {file}: ")

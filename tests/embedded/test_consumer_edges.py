@@ -6,8 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.base.errors import CorruptionError, UnknownPartitionError, UsageError
-from tests.embedded.driving import LEDGER, opened, put
+from stratalog.admin.desk import BareDesk
+from stratalog.base.clock import FixedClock
+from stratalog.base.errors import (
+    CorruptionError,
+    OffsetOutOfRangeError,
+    UnknownPartitionError,
+    UsageError,
+)
+from stratalog.base.filesystem import LocalFileSystem
+from stratalog.log.checkpoint import render
+from stratalog.segment.names import TopicPartition
+from tests.embedded.driving import LEDGER, NOW, opened, put
 
 pytestmark = pytest.mark.usefixtures("hasty_disk")
 
@@ -47,6 +57,65 @@ def test_a_topic_that_is_made_again_is_not_read_from_the_old_one(tmp_path: Path)
         again = store.create_topic("t")
         again.append_many([("new", str(number)) for number in range(3)])
         assert [(r.offset, r.key) for r in consumer.poll()] == [(n, b"new") for n in range(3)]
+
+
+def test_a_group_does_not_go_on_in_the_topic_that_another_tool_made_anew(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.create_topic("t").append_many([("old", str(number)) for number in range(9)])
+        with store.consumer("t", group="g", auto_offset_reset="earliest") as consumer:
+            assert len(consumer.poll(max_records=4)) == 4
+            consumer.commit()
+    # `stratalog topic delete`: it knows of no groups.
+    desk = BareDesk([str(tmp_path)], LocalFileSystem(), FixedClock(NOW))
+    desk.delete_topic("t")
+    desk.create_topic("t")
+    with opened(tmp_path) as store:
+        store.topic("t").append_many([("new", str(number)) for number in range(9)])
+        with store.consumer("t", group="g", auto_offset_reset="earliest") as consumer:
+            assert consumer.committed("t", 0) is None
+            assert [(r.offset, r.key) for r in consumer.poll(2)] == [(0, b"new"), (1, b"new")]
+            consumer.commit()
+            assert consumer.committed("t", 0) == 2
+        with pytest.raises(OffsetOutOfRangeError, match="nothing is committed"):
+            store.consumer("t", group="h", auto_offset_reset="none").poll()
+
+
+def test_a_group_does_not_go_on_in_the_topic_that_kafka_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "t-0" / "partition.metadata"
+    with opened(tmp_path) as store:
+        store.create_topic("t").append_many([("k", str(number)) for number in range(9)])
+    (tmp_path / "stratalog-topics").unlink()  # the topic is Kafka's
+    for topic_id, offset in (("7sHZVXyuQV-bqwTqLHb_sA", 0), ("9sHZVXyuQV-bqwTqLHb_sA", 0)):
+        path.write_text(f"version: 0\ntopic_id: {topic_id}\n")
+        for begun in (offset, 4):
+            with opened(tmp_path) as store:
+                consumer = store.consumer("t", group="g", auto_offset_reset="earliest")
+                assert consumer.position("t", 0) == begun
+                consumer.commit({("t", 0): 4})
+                consumer.close()
+
+
+def test_a_consumer_that_reads_begins_anew_in_a_longer_topic(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.create_topic("t").append_many([("old", str(number)) for number in range(9)])
+        consumer = store.consumer("t", group="g", auto_offset_reset="earliest")
+        consumer.poll()
+        store.delete_topic("t")
+        again = store.create_topic("t")
+        again.append_many([("new", str(number)) for number in range(20)])
+        consumer.commit()  # where it was in the old topic: that is nothing to the new one
+        assert consumer.committed("t", 0) is None
+        assert consumer.position("t", 0) == 0
+        assert len(consumer.poll()) == 20
+
+
+def test_offsets_of_an_earlier_version_count(tmp_path: Path) -> None:
+    with opened(tmp_path) as store:
+        store.create_topic("t").append_many([("k", str(number)) for number in range(9)])
+        (tmp_path / "stratalog-offsets-g").write_bytes(render({TopicPartition("t", 0): 7}))
+        consumer = store.consumer("t", group="g", auto_offset_reset="earliest")
+        assert consumer.committed("t", 0) == 7
+        assert [record.offset for record in consumer.poll()] == [7, 8]
 
 
 def test_one_damaged_group_keeps_no_other_from_forgetting_a_topic(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_importing_the_package_loads_nothing_else() -> None:
     )
     first, second, third = done.stdout.splitlines()
     assert first == "['stratalog']"
-    assert second.startswith("Store open_store ['Appended', 'Consumer', 'CorruptionError', ")
+    assert second.startswith("Store open_store ['Appended', 'ConfirmationNeededError', 'Con")
     assert third == "[]"
     with pytest.raises(AttributeError, match="no attribute 'opens'"):
         stratalog.opens  # type: ignore[attr-defined]  # noqa: B018

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -360,7 +359,7 @@ def test_touching_files_changes_nothing_unless_they_have_no_timestamps(tmp_path:
     for name, timestamp in (("timed-0", NOW - DAY_MS), ("timeless-0", -1)):
         log = open_log(tmp_path / name)
         for _ in range(2):
-            log.append_records([replace(row, timestamp=timestamp) for row in records(2)])
+            log.append_records([row._replace(timestamp=timestamp) for row in records(2)])
             log.roll()
         log.close()
     touched_ms = NOW - HOUR_MS

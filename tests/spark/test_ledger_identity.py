@@ -115,6 +115,8 @@ def lives(
         for batches in (60, 4, 25):
             append(life, random, batches)
             life.ask()
+            assert life.current is not None
+            assert life.current.distinct_keys == len({record.key for record in life.ledger()})
             found.append(files_of(life))
             clock.sleep_ms(random.choice([1, 2000]))
     return found

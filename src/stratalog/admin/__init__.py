@@ -12,6 +12,10 @@
       compaction_plan.py   a partition and its options -> what is to be done
       compaction_run.py    batches of partitions: engine, place, note, history
       compaction_ledger.py those in ledger mode: begun, settled or undone
+    location.py     a place that generations are written to: sweep, fill, switch
+      location_manifest.py which generation counts
+      location_ledger.py   a partition in ledger mode whose copy is kept there
+      location_run.py      `compact --out` for such topics, from directories into one
     top_keys.py     the keys that a round would drop the most of
     columns.py      records -> columns, for counting, checking and dumping
     stats.py        what a log holds, counted

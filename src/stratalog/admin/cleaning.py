@@ -30,7 +30,7 @@ from stratalog.clean.settings import TopicCleaning
 from stratalog.clean.states import NONE, State, paused
 from stratalog.config.settings import Settings
 from stratalog.ledger.manifest import Generation, read_manifest
-from stratalog.log.checkpoint import read_checkpoint
+from stratalog.log.checkpoint import checkpoint_entry
 from stratalog.log.quarantine import read_quarantine
 from stratalog.log.view import LogView
 from stratalog.record.layout import INT64_MAX
@@ -253,7 +253,7 @@ def look(
     if place.topic_partition.topic in COMPACTED_TOPICS:
         topic = replace(topic, is_compacted=True)
     checkpoints = os.path.join(place.log_dir, CLEANER_OFFSET_CHECKPOINT)
-    checkpoint = read_checkpoint(filesystem, checkpoints).get(place.topic_partition)
+    checkpoint = checkpoint_entry(filesystem, checkpoints, place.topic_partition)
     note = read_note(filesystem, place.path)
     quarantine = read_quarantine(filesystem, place.path)
     # The end of a log that somebody writes, or that a crash has torn, is no matter of ours.

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from stratalog.admin.directories import PartitionPlace, find_partitions
@@ -34,7 +34,7 @@ from stratalog.base.filesystem import FileSystem
 from stratalog.clean.engine import OnProgress
 from stratalog.config.settings import Settings
 from stratalog.log.locking import locked
-from stratalog.log.log_store import LOG_END, StoreSettings
+from stratalog.log.log_store import LOG_END, LogStore, StoreSettings
 from stratalog.log.retention import by_start_offset
 from stratalog.log.settings import LogSettings
 from stratalog.log.view import LogView
@@ -260,6 +260,35 @@ def _bytes_below(view: LogView, offset: int) -> int:
     return count
 
 
+def _possible(item: PlannedDeletion, store: LogStore) -> PlannedDeletion:
+    key = item.place.topic_partition
+    try:
+        problem = problem_of(store, key)
+        if problem is not None:
+            raise StratalogError(f"{key}: {problem}")
+        # Recovery may have cut off a torn end that the plan still saw.
+        return replace(item, offset=min(item.offset, store.get(key).log_end_offset))
+    except StratalogError as error:
+        return PlannedDeletion(item.place, error=error)
+
+
+def deleted_of(planned: Sequence[PlannedDeletion], store: LogStore) -> list[PlannedDeletion]:
+    """Carry out what is planned without an error, in logs that are open; the items, with the errors
+    that came up."""
+    errors = store.delete_all_records(
+        {
+            item.place.topic_partition: item.offset
+            for item in planned
+            if item.error is None and item.offset > item.log_start_offset
+        }
+    )
+    return [
+        item if error is None else PlannedDeletion(item.place, error=error)
+        for item in planned
+        for error in [item.error or errors.get(item.place.topic_partition)]
+    ]
+
+
 def delete_records(
     planned: Sequence[PlannedDeletion],
     settings: Settings | SettingsOf,
@@ -282,19 +311,7 @@ def delete_records(
     log_dirs = [item.place.log_dir for item in planned]
     with open_store(log_dirs, settings_of, filesystem, clock, on_progress, by_start) as store:
         on_opened()
-        done = []
-        for item in planned:
-            key = item.place.topic_partition
-            try:
-                problem = problem_of(store, key)
-                if problem is not None:
-                    raise StratalogError(f"{key}: {problem}")
-                if item.offset > item.log_start_offset:
-                    # Recovery may have cut off a torn end that the plan still saw.
-                    store.delete_records(key, min(item.offset, store.get(key).log_end_offset))
-                done.append(item)
-            except StratalogError as error:
-                done.append(PlannedDeletion(item.place, error=error))
+        done = deleted_of([_possible(item, store) for item in planned], store)
         store.run_retention([item.place.topic_partition for item in done if item.error is None])
         store.unlink_due()
     return done

@@ -2,8 +2,9 @@
 
     read_rows ─► record ─► partition (murmur2 of the key) ─► batch ─► PartitionLog.append_records
 
-The logs are those of a `LogStore`: a directory that was not closed in order is recovered first, and
-the one that is left behind is closed in order.
+The topic is made by the desk, as `topic create` makes it: with settings of its own that whoever
+opens the directory later goes by, cleanup.policy=compact unless told. A directory that was not
+closed in order is recovered first, and the one that is left behind is closed in order.
 
 Invariants
 - I1  The file is streamed: memory holds at most one unfinished batch for each partition.
@@ -17,20 +18,24 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import count
 from typing import Any
 
-from stratalog.admin.floors import append_codec, log_settings, store_settings
+from stratalog.admin.desk import OwnDesk, open_desk
+from stratalog.admin.floors import append_codec, log_settings
 from stratalog.admin.partitioner import partition_of_key
 from stratalog.admin.rows import Row, RowRules, read_rows, record_maker
-from stratalog.admin.store import open_store, problem_of
+from stratalog.admin.store import problem_of
 from stratalog.base.clock import Clock
 from stratalog.base.errors import LogOfflineError, StratalogError, UsageError
 from stratalog.base.filesystem import FileSystem
+from stratalog.base.open_files import raise_open_files_limit
+from stratalog.config.book import SettingsBook
 from stratalog.config.settings import Settings
+from stratalog.config.table import TOPIC_NAMES
 from stratalog.log.log_store import LogStore
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
@@ -44,6 +49,7 @@ from stratalog.segment.names import (
 
 _BATCH_BYTES = 256 << 10
 """A batch is written when it holds this much, or `batch_records` records."""
+_POLICY = "cleanup.policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +79,13 @@ class ImportedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """What was read and written."""
+    """What was read and written. `created`: the topic is new, and `configs` is set at it."""
 
     file: str
     topic: str
+    created: bool
+    configs: dict[str, str]
+    warnings: tuple[str, ...]
     rows: int
     tombstones: int
     keyless: int
@@ -103,38 +112,58 @@ def import_file(
     path: str,
     log_dir: str,
     options: ImportOptions,
-    settings: Settings,
+    words: Mapping[str, str],
     filesystem: FileSystem,
     clock: Clock,
     on_rows: Callable[[int], None],
 ) -> ImportReport:
     """Import a file as the topic `options.topic` in `log_dir`; `on_rows` gets the rows so far.
 
-    Raises `UsageError` with the line of what cannot be a record (`InvalidRecordError` and
-    `RecordTooLargeError` with the lines of the batch), `LogLockedError`, `StorageIOError`.
+    `words` are settings: of a topic that is made now those that a topic can have, which stay; the
+    others, and those beside a topic that is there, are what this import goes by.
+
+    Raises `InvalidConfigError`, `UsageError` with the line of what cannot be a record
+    (`InvalidRecordError` and `RecordTooLargeError` with the lines of the batch), `LogLockedError`,
+    `StorageIOError`.
     """
     _check(options)
     log_dir = os.path.abspath(log_dir)
-    keys = [TopicPartition(options.topic, number) for number in range(options.partitions)]
-    told = replace(log_settings(settings), file_delete_delay_ms=0)
     started = time.perf_counter()
-    told_store = store_settings(settings)
-    with open_store(
-        [log_dir], lambda _: told, filesystem, clock, store_settings=told_store
-    ) as store:
+    raise_open_files_limit()
+    own = {name: text for name, text in words.items() if name in TOPIC_NAMES}
+    stay = {} if options.append else own
+    rest = {name: text for name, text in words.items() if name not in stay}
+    book, at_once = SettingsBook(overrides=rest), {"file.delete.delay.ms": "0"}
+    with open_desk([log_dir], filesystem, clock, book=book, overrides=at_once) as desk:
         # Only now nobody else can change what is there.
-        is_new = _check_existing(store, log_dir, options)
-        _check_writable(store, [] if is_new else keys)
+        is_new = _check_existing(desk, log_dir, options)
+        made: dict[str, Any] = {"configs": {}, "warnings": []}
+        if is_new:
+            configs = {_POLICY: "compact", **own}
+            made = desk.create_topic(options.topic, options.partitions, configs)
         try:
-            logs = [store.create(key) if is_new else store.get(key) for key in keys]
+            logs = _logs(desk.service.store, options)
+            settings = desk.service.settings(options.topic)
             report = _import(path, logs, options, settings, on_rows)
         except BaseException:
             if is_new:
-                _delete(store, keys)
+                with suppress(StratalogError):  # whatever led here is the error to tell
+                    desk.delete_topic(options.topic)
+                    desk.service.store.close()  # in order, also where somebody interrupts
             raise
     rows, tombstones, keyless, partitions = report
-    seconds = time.perf_counter() - started
-    return ImportReport(path, options.topic, rows, tombstones, keyless, seconds, partitions)
+    return ImportReport(
+        path,
+        options.topic,
+        is_new,
+        made["configs"],
+        tuple(made["warnings"]),
+        rows,
+        tombstones,
+        keyless,
+        time.perf_counter() - started,
+        partitions,
+    )
 
 
 def _check(options: ImportOptions) -> None:
@@ -151,33 +180,28 @@ def _check(options: ImportOptions) -> None:
         raise UsageError("a key needs at least one column")
 
 
-def _check_existing(store: LogStore, log_dir: str, options: ImportOptions) -> bool:
+def _check_existing(desk: OwnDesk, log_dir: str, options: ImportOptions) -> bool:
     """Whether the topic is new. Raises `UsageError` if it is there and must not or cannot be."""
-    found = [key.partition for key in store.partitions() if key.topic == options.topic]
-    if found and not options.append:
+    if options.topic not in desk.topic_names():
+        return True
+    if not options.append:
         raise UsageError(f"topic {options.topic} is there already ({log_dir}); --append adds to it")
-    if found and sorted(found) != list(range(options.partitions)):
+    partitions = desk.service.store.partitions()
+    found = [key.partition for key in partitions if key.topic == options.topic]
+    if found != list(range(options.partitions)):
         raise UsageError(
             f"topic {options.topic} has {len(found)} partitions here, not {options.partitions}"
         )
-    return not found
+    return False
 
 
-def _check_writable(store: LogStore, keys: Sequence[TopicPartition]) -> None:
+def _logs(store: LogStore, options: ImportOptions) -> list[PartitionLog]:
+    keys = [TopicPartition(options.topic, number) for number in range(options.partitions)]
     for key in keys:
         problem = problem_of(store, key)
         if problem is not None:
             raise LogOfflineError(f"{key}: {problem}")
-
-
-def _delete(store: LogStore, keys: Sequence[TopicPartition]) -> None:
-    """Delete those partitions of a new topic that were made, and close the store in order."""
-    with suppress(StratalogError):  # whatever led here is the error to tell
-        for key in keys:
-            if key in store.partitions():
-                store.delete(key)
-        store.unlink_due()
-        store.close()
+    return [store.get(key) for key in keys]
 
 
 def _import(
@@ -196,7 +220,7 @@ def _import(
     for row in read_rows(path, options.rules.null):
         record = make(row)
         if record.key is None:
-            _refuse_keyless(path, row, told)
+            _refuse_keyless(path, row, settings)
             keyless += 1
             writer = writers[next(turns) % len(writers)]
         else:
@@ -212,8 +236,10 @@ def _import(
     return rows, tombstones, keyless, tuple(map(_imported, writers))
 
 
-def _refuse_keyless(path: str, row: Row, told: LogSettings) -> None:
-    if told.is_compacted:
+def _refuse_keyless(path: str, row: Row, settings: Settings) -> None:
+    """Also where nobody knows a topic's policy: it may be a compacted one."""
+    policy = settings.words(_POLICY)
+    if not policy or "compact" in policy:
         raise UsageError(
             f"{path}: line {row.line}: no key, which a compacted topic needs "
             "(or: --config cleanup.policy=delete)"

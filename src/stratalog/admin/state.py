@@ -19,7 +19,7 @@ from stratalog.base.errors import LogChangedError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.plan import PartitionState, SegmentState
 from stratalog.clean.policy import CleanableRange
-from stratalog.log.checkpoint import read_checkpoint
+from stratalog.log.checkpoint import checkpoint_entry
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
 from stratalog.segment.names import CLEANER_OFFSET_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
@@ -77,13 +77,13 @@ def _open_to_read(
     clock: Clock,
     may_be_torn: bool,
 ) -> PartitionLog:
-    starts = read_checkpoint(filesystem, os.path.join(place.log_dir, LOG_START_OFFSET_CHECKPOINT))
+    starts = os.path.join(place.log_dir, LOG_START_OFFSET_CHECKPOINT)
     return PartitionLog.open(
         place.path,
         settings,
         filesystem,
         clock,
-        log_start_offset=starts.get(place.topic_partition),
+        log_start_offset=checkpoint_entry(filesystem, starts, place.topic_partition),
         read_only=True,
         may_be_torn=may_be_torn,
     )
@@ -105,7 +105,7 @@ def read_partition(
     from stratalog.clean.round import state_of  # with the kernels, which not all of us need
 
     path = os.path.join(place.log_dir, CLEANER_OFFSET_CHECKPOINT)
-    checkpoint = read_checkpoint(filesystem, path).get(place.topic_partition)
+    checkpoint = checkpoint_entry(filesystem, path, place.topic_partition)
     with open_to_read(place, settings, filesystem, clock) as log:
         view = log.view
         state = state_of(

@@ -18,6 +18,7 @@ from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.floors import clean_spec, log_settings
 from stratalog.admin.state import open_to_read
 from stratalog.base.clock import Clock
+from stratalog.base.errors import StorageIOError, StratalogError
 from stratalog.base.filesystem import FileSystem
 from stratalog.clean.chunk import Scratch, Table, scan_chunk
 from stratalog.clean.engine import OnProgress, Progress
@@ -176,6 +177,22 @@ def partition_stats(
                 done_bytes += chunk.size_bytes
                 on_progress(Progress("count", done_bytes, view.segments.size_bytes))
     return _stats(place, view, tally, keys, checkpoints.get(place.topic_partition))
+
+
+def try_partition_stats(
+    place: PartitionPlace,
+    settings: Settings,
+    filesystem: FileSystem,
+    clock: Clock,
+    on_progress: OnProgress,
+) -> PartitionStats | StratalogError:
+    """The same, or why one of several cannot be counted."""
+    try:
+        return partition_stats(place, settings, filesystem, clock, on_progress)
+    except StratalogError as error:
+        return error
+    except FileNotFoundError as error:
+        return StorageIOError(f"{error.filename}: gone")
 
 
 def _secret(spec: CleanSpec) -> Secret:

@@ -19,7 +19,7 @@
 
 Invariants
 - I1  Exit codes: 0 done, 1 failed (or, for `log verify` and `log repair`, problems found), 2 wrong
-      usage, 130 interrupted. No traceback for an expected error.
+      usage, 130 interrupted, 141 broken pipe. No traceback for an expected error.
 - I2  With `--format json` stdout holds exactly one JSON object: for errors and dry runs too.
 - I3  Whatever is not the result (notes, progress) goes to stderr; bars only to a terminal.
 - I4  A command that destroys shows its plan and asks; where nobody can be asked it wants

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from stratalog.cli import engines
+from stratalog.cli.listing import confirm_loss
 from stratalog.cli.options import (
     JSON,
     book_of,
@@ -60,7 +61,10 @@ def _is_uri(path: str) -> bool:
 @click.option("--dry-run", is_flag=True, help="Change nothing; say what would be dropped, and why.")
 @click.option("--in-place", is_flag=True, help="Replace the segments in DIR.")
 @click.option(
-    "--out", type=click.Path(), metavar="DIR", help="Leave DIR alone; write a whole new directory."
+    "--out",
+    type=click.Path(),
+    metavar="DIR",
+    help="Leave DIR alone; write a new directory, or the next generation of a location.",
 )
 @click.option(
     "--keep-active",
@@ -79,6 +83,7 @@ def _is_uri(path: str) -> bool:
     type=click.Choice([engines.SPARK, engines.LOCAL]),
     help="Spark or threads. [default: spark where it is installed]",
 )
+@click.option("--no-confirm", is_flag=True, help="Do not ask before a ledger's records go.")
 @click.option("--master", metavar="URL", help="Spark's master. [default: local[*]]")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads on this machine.")
 @config_option
@@ -94,6 +99,7 @@ def compact(
     keep_active: bool,
     top: int,
     engine: str | None,
+    no_confirm: bool,
     master: str | None,
     threads: int | None,
     config: tuple[str, ...],
@@ -107,6 +113,12 @@ def compact(
     Topics that were created in DIR have their own settings; every other partition is taken for a
     compacted one, unless the settings that are given say otherwise: name the partitions you mean. A
     directory that a running broker holds is refused.
+
+    A log that has a ledger is cleaned in place only with --config compaction.mode=inplace; the
+    ledger goes then. Where only it has some records, that is asked first.
+
+    With --config compaction.mode=ledger, --out names a location where the compacted copy is kept:
+    each run reads what is new and the copy before it, and writes the next generation.
 
     DIR may be s3://BUCKET/PATH, and so may what --out names: there, a manifest says which of the
     generations that were written counts. Credentials are those of AWS's variables and files.
@@ -140,6 +152,7 @@ def compact(
             raise click.UsageError("Object storage is for Spark, and wants --out.")
         _show(_compact_to(directories, out, book, choice, keep_active, now_ms), choice, output)
         return
+    gives_up = mode is Mode.IN_PLACE and _gives_up_ledgers(directories, book, no_confirm)
     with (
         ProgressBar(raises=choice.name == engines.LOCAL) as bar,
         engines.starter(choice, filesystem) as start,
@@ -155,6 +168,7 @@ def compact(
                 choice.name,
                 engine_checks_digests=choice.name == engines.SPARK,
                 settings_of=book.of,
+                gives_up_ledgers=gives_up,
             ),
             start,
             filesystem,
@@ -162,6 +176,20 @@ def compact(
             bar,
         )
     _show(report, choice, output)
+
+
+def _gives_up_ledgers(directories: tuple[str, ...], book: SettingsBook, no_confirm: bool) -> bool:
+    """Whether what only ledgers have is to go, as somebody wants. Raises `click.UsageError` if
+    there is nobody to ask, `StratalogError` for a no."""
+    from stratalog.admin.giving_up import only_in_ledgers
+    from stratalog.base.filesystem import LocalFileSystem
+
+    found = only_in_ledgers(directories, book.of, LocalFileSystem(), clock_of(None))
+    if not found:
+        return False
+    told = "\n".join(f"warning: {line}, which goes with it" for line in found)
+    confirm_loss(told, no_confirm=no_confirm)
+    return True
 
 
 def _compact_to(
@@ -293,6 +321,8 @@ def _note(item: PartitionReport) -> str:
 def _summary(report: CompactionReport, cleaned: int) -> str:
     from stratalog.admin.report import Mode
 
+    if not cleaned and any(item.ledger for item in report.partitions):
+        return f"{report.out}: nothing is new; its generation stays."
     if not cleaned:
         return "Nothing was cleaned." if report.out is None else f"Copied to {report.out}."
     saved = report.totals.bytes_before - report.totals.bytes_after
@@ -303,6 +333,10 @@ def _summary(report: CompactionReport, cleaned: int) -> str:
         # The logs are as they were: nothing is saved of them.
         kept = size(report.totals.bytes_after)
         return f"Compacted into {counted(ledgers, 'ledger')} of {kept}. {speed}"
+    if ledgers and report.generation is not None:
+        kept = size(sum(item.ledger["size_bytes"] for item in report.partitions if item.ledger))
+        where = f"{report.out}/{report.generation}"
+        return f"Compacted into {counted(ledgers, 'ledger')} of {kept}, {where}. {speed}"
     match report.mode:
         case Mode.DRY_RUN:
             where = "A dry run: nothing was changed. Cleaning would save"

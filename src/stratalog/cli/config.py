@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from stratalog.cli.desks import Where, desk_at, list_format_option, where_options
-from stratalog.cli.listing import Column, Item, plain, show, text_table
+from stratalog.cli.listing import (
+    Column,
+    Item,
+    confirm_loss,
+    plain,
+    show,
+    text_table,
+)
 
 if TYPE_CHECKING:
-    from stratalog.admin.desk.protocol import EntityType
+    from stratalog.admin.desk.protocol import Desk, EntityType
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -183,6 +190,7 @@ def _described(found: Item) -> str:
 @click.option("--delete-config", multiple=True, metavar="NAME,NAME", help="Settings to unset.")
 @click.option("--alter", "_is_alter", is_flag=True, hidden=True)
 @click.option("--dry-run", is_flag=True, help="Change nothing; say what would change.")
+@click.option("--no-confirm", is_flag=True, help="Do not ask.")
 @where_options
 @list_format_option
 def alter(
@@ -193,10 +201,12 @@ def alter(
     delete_config: tuple[str, ...],
     _is_alter: bool,
     dry_run: bool,
+    no_confirm: bool,
     output: str,
 ) -> None:
     """Change settings, all or none. What a change comes to is told, and when it takes effect; a
-    clean that runs is aborted if cleanup.policy loses compact."""
+    clean that runs is aborted if cleanup.policy loses compact. Where a topic leaves ledger mode and
+    only its ledger has some records, they go with it: that is asked first."""
     from stratalog.base.errors import InvalidConfigError
 
     words = _added(add_config, add_config_file)
@@ -215,7 +225,11 @@ def alter(
             unset = [name for name in delete if name not in {it["name"] for it in there}]
             if unset:
                 raise InvalidConfigError(f"Invalid config(s): {','.join(unset)}")
-        document = desk.alter_configs(entity.kind, entity.name, words, delete, dry_run=dry_run)
+        # Whoever was not shown anything does not confirm it either.
+        gives_up = not dry_run and _gives_up(desk, entity, words, delete, no_confirm)
+        document = desk.alter_configs(
+            entity.kind, entity.name, words, delete, dry_run=dry_run, confirm=gives_up
+        )
     changes = [{**it, "error": None} for it in document["changes"]]
     lines = [text_table(CHANGED, changes)]
     lines += [f"{name}: the clean that ran was aborted." for name in document["aborted"]]
@@ -224,6 +238,21 @@ def alter(
     else:
         lines.append(f"Completed updating config for {entity.title}.")
     show(document, output, CHANGED, changes, text="\n".join(lines))
+
+
+def _gives_up(
+    desk: Desk, entity: Entity, words: dict[str, str], delete: Sequence[str], no_confirm: bool
+) -> bool:
+    """Whether a change takes away what only ledgers have, and somebody wants that. Raises
+    `click.UsageError` if there is nobody to ask, `StratalogError` for a no."""
+    if not any("compaction.mode" in name for name in (*words, *delete)):
+        return False
+    planned = desk.alter_configs(entity.kind, entity.name, words, delete, dry_run=True)
+    if not planned["given_up"]:
+        return False
+    told = "\n".join(f"warning: {warning}" for warning in planned["warnings"])
+    confirm_loss(told, no_confirm=no_confirm)
+    return True
 
 
 def _added(add_config: Sequence[str], add_config_file: str | None) -> dict[str, str]:

@@ -116,7 +116,7 @@ def desk_at(where: Where, *, says: bool = True) -> Iterator[Desk]:
     from stratalog.admin.desk.bare import BareDesk
     from stratalog.base.clock import SystemClock
 
-    book = book_of((), {}, where.config_file)
+    book = book_of((), {}, where.config_file, named=data_of(where))
     with ProgressBar() as bar:
         desk = BareDesk(
             data_of(where),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -86,12 +87,22 @@ def starter(choice: EngineChoice, filesystem: FileSystem) -> Iterator[Callable[[
         yield start
 
 
+def hush_py4j() -> None:
+    """Py4J logs pages of frames to the root logger before it raises: what it raises is told."""
+    logging.getLogger().addFilter(_is_not_of_py4j)
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
+
+
 @contextmanager
 def session_of(choice: EngineChoice) -> Iterator[Any]:
     """The Spark session of a choice of Spark; one that was begun here ends here, too."""
     from stratalog.spark.session import is_running, spark_session
 
     was_running = is_running()
+    hush_py4j()
     session = spark_session(choice.master)
     try:
         yield session

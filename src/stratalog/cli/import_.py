@@ -16,7 +16,7 @@ from stratalog.cli.options import (
     now_option,
     settings_of,
 )
-from stratalog.cli.output import print_json
+from stratalog.cli.output import print_json, print_note
 from stratalog.cli.progress import ProgressBar
 from stratalog.cli.tables import size, table
 
@@ -71,14 +71,16 @@ def import_(
 ) -> None:
     """Make a topic in the log directory DIR of FILE (.csv or .jsonl, also with .gz).
 
-    Keys go to the partitions where Kafka's producers would send them. The topic is a compacted one
-    unless --config cleanup.policy says otherwise.
+    Keys go to the partitions where Kafka's producers would send them. The topic is made as `topic
+    create` would make it, with the settings of --config; it is a compacted one unless --config
+    cleanup.policy says otherwise.
     """
-    settings = settings_of(config, {"cleanup.policy": ("compact",)})
+    settings_of(config, {"cleanup.policy": ("compact",)})  # what cannot be is a usage error
 
     from stratalog.admin.importing import ImportOptions, import_file
     from stratalog.admin.rows import RowRules
     from stratalog.base.filesystem import LocalFileSystem
+    from stratalog.config.settings import parse_pairs
     from stratalog.record.codec import Codec
 
     rules = RowRules(
@@ -99,8 +101,16 @@ def import_(
     )
     with ProgressBar() as bar:
         report = import_file(
-            file, directory, options, settings, LocalFileSystem(), clock_of(now_ms), bar.count_rows
+            file,
+            directory,
+            options,
+            parse_pairs(config),
+            LocalFileSystem(),
+            clock_of(now_ms),
+            bar.count_rows,
         )
+    for warning in report.warnings:
+        print_note(f"warning: {warning}")
     if output == JSON:
         print_json(report.as_json())
     else:
@@ -123,4 +133,6 @@ def render(report: ImportReport) -> str:
     notes = [f"{report.tombstones:,} tombstones"] * bool(report.tombstones)
     notes += [f"{report.keyless:,} without a key"] * bool(report.keyless)
     of_which = f" ({', '.join(notes)})" if notes else ""
-    return f"{table(heads, rows)}\n\n{report.rows:,} rows{of_which}, {report.seconds:.1f} s"
+    configs = ", ".join(f"{name}={text}" for name, text in report.configs.items())
+    made = f"\nCreated topic {report.topic} with {configs}." if report.created else ""
+    return f"{table(heads, rows)}\n\n{report.rows:,} rows{of_which}, {report.seconds:.1f} s{made}"

@@ -143,3 +143,12 @@ def confirm(plan: str, question: str, *, no_confirm: bool) -> None:
     print_note(plan)
     if not click.confirm(question, default=False, err=True):
         raise StratalogError("not confirmed: nothing was changed")
+
+
+def confirm_loss(told: str, *, no_confirm: bool) -> None:
+    """Before what only ledgers have goes: say what, and ask. Raises `click.UsageError` if there is
+    nobody to ask, `StratalogError` for a no."""
+    if not (no_confirm or sys.stdin.isatty()):
+        print_note(told)
+    check_answerable(no_confirm=no_confirm)
+    confirm(told, "Give that up?", no_confirm=no_confirm)

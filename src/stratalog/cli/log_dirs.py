@@ -42,6 +42,8 @@ def describe(
     topics = None
     if topic_list is not None:
         topics = [name for it in topic_list.split(",") if (name := it.strip())]
+        if not topics:  # a shell's variable that is not set: neither all topics nor none
+            raise click.BadParameter("it names no topic", param_hint="--topic-list")
     with desk_at(where) as desk:
         document = desk.describe_log_dirs(topics)
     items: list[dict[str, Any]] = []

@@ -95,11 +95,13 @@ def book_of(
     config_file: str | None = None,
     topic_config: str | None = None,
     directories: Sequence[str] = (),
+    named: Sequence[str] = (),
 ) -> SettingsBook:
     """Checked settings, topic by topic: `--config` over what is known of the topics in
     `directories` over `--topic-config` over `--config-file`.
 
-    What has no effect is told. Raises `click.BadParameter` with the reason and the option;
+    What has no effect is told, log.dirs beside other directories than `directories` and `named`
+    among it. Raises `click.BadParameter` with the reason and the option;
     `CorruptionError` if what is known of a directory's topics is damaged.
     """
     from stratalog.config.book import SettingsBook
@@ -122,7 +124,7 @@ def book_of(
         book = SettingsBook(
             broker, said.namespaces, said.topics, overrides=given, defaults=defaults or {}
         )
-    for note in book.notes(config_file or ""):
+    for note in book.notes(config_file or "", (*directories, *named)):
         print_note(f"note: {note}")
     return with_known(book, directories) if directories else book
 
@@ -150,7 +152,7 @@ def told_of(
 ) -> Settings | SettingsOf:
     """What commands on directories go by: what is given, for all partitions alike; where topics
     were made here, what is known of them, too. Raises as `book_of`."""
-    book = book_of(config, None, config_file)
+    book = book_of(config, None, config_file, named=directories)
     known = with_known(book, directories)
     if known is book:
         return book.of_broker()

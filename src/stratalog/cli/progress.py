@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
     from stratalog.clean.engine import Progress
 
+INTERRUPTED_LATE = threading.Event()
+"""Somebody interrupted a command when it was not to be cut short any more, and it is done."""
+
 
 class ProgressBar:
     """Receives progress; `stop` ends the work at the next report, in whatever thread.
@@ -58,10 +61,11 @@ class ProgressBar:
             signal.signal(signal.SIGINT, self._before)
         self._stack.close()
         if self._holds and self._stopped.is_set() and kind is None:
-            raise KeyboardInterrupt
+            INTERRUPTED_LATE.set()
 
     def hold(self) -> None:
-        """From now on Ctrl-C takes effect at the end: what follows is short, and done as a whole.
+        """From now on Ctrl-C takes effect at the end: what follows is short, and done as a whole;
+        what came of it is told.
 
         Raises `KeyboardInterrupt` if it was pressed before.
         """

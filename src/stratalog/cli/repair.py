@@ -15,6 +15,7 @@ from stratalog.cli.tables import counted, size
 if TYPE_CHECKING:
     from stratalog.admin.damage import Damage
     from stratalog.admin.repair import RepairReport
+    from stratalog.ledger.manifest import Generation
 
 PROBLEMS_FOUND = 1
 
@@ -83,7 +84,7 @@ def _repaired(report: RepairReport) -> str:
         if item.damage is not None:
             lines += _places(item.damage)
             if item.undecided is not None or not report.applied:
-                lines += _choices(item.damage)
+                lines += _choices(item.damage, item.ledger)
         lines += [f"  {step.text}" for step in item.steps]
         lines += [f"  still wrong: {problem.file}: {problem.reason}" for problem in item.left]
     if not report.applied and report.has_steps:
@@ -105,12 +106,18 @@ def _places(damage: Damage) -> list[str]:
     return lines
 
 
-def _choices(damage: Damage) -> list[str]:
+def _choices(damage: Damage, ledger: Generation | None) -> list[str]:
+    def ends(at: int) -> str:
+        if ledger is None or ledger.horizon <= at:
+            return str(at)
+        only = f"offsets {at} to {ledger.horizon - 1} are only in ledger {ledger.number}"
+        return f"{at} and goes on at {ledger.horizon} ({only})"
+
     cut, skip = damage.cut, damage.skip
     given_up = f"{counted(cut.batches, 'whole batch')}, {counted(cut.segments, 'later segment')}"
     of_cut = f"at most {cut.offsets:,} records, {size(cut.size_bytes)} ({given_up})"
     of_skip = f"at most {skip.offsets:,} records, {size(skip.size_bytes)}"
     return [
-        f"  --damage cut: the log ends at {cut.log_end_offset}; loses {of_cut}",
-        f"  --damage skip: the log ends at {skip.log_end_offset}; loses {of_skip}",
+        f"  --damage cut: the log ends at {ends(cut.log_end_offset)}; loses {of_cut}",
+        f"  --damage skip: the log ends at {ends(skip.log_end_offset)}; loses {of_skip}",
     ]

@@ -107,6 +107,11 @@ def _lines(item: PartitionRetention) -> list[str]:
                 f"{item.log_start_offset}; {size(made.size_bytes)} are freed, {rest}"
             )
         lines += [f"{item.partition}: the rest stays: {problem}" for problem in made.problems]
+        if made.held_from is not None:
+            lines.append(
+                f"{item.partition}: what ends past offset {made.held_from} stays: retention goes "
+                "no further than its ledger does"
+            )
     if item.error is not None:
         lines.append(f"{item.partition}: {item.error}")
     return lines

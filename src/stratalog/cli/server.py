@@ -72,7 +72,7 @@ def start(
     """
     if "" in directories:  # a shell's variable that is not set; it is not the current directory
         raise click.BadParameter("an empty name is no directory", param_hint="DIR")
-    book = book_of((), {"cleanup.policy": ()}, config_file)
+    book = book_of((), {"cleanup.policy": ()}, config_file, named=directories)
 
     from stratalog.base.clock import SystemClock
     from stratalog.base.filesystem import LocalFileSystem
@@ -222,6 +222,8 @@ def stop(directory: str, timeout_seconds: float, output: str) -> None:
     from stratalog.base.filesystem import LocalFileSystem
     from stratalog.server.client import find_server, is_locked
 
+    if timeout_seconds != timeout_seconds:  # nan, which no time is longer than
+        raise click.BadParameter("it is no number of seconds", param_hint="--timeout")
     disk = LocalFileSystem()
     found = find_server(directory, disk)
     if found is None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stratalog.cli.engines import warm_kernels
+from stratalog.cli.engines import hush_py4j, warm_kernels
 from stratalog.cli.options import JSON, format_option
 from stratalog.cli.output import print_json, print_note
 from stratalog.cli.progress import ProgressBar
@@ -90,6 +90,7 @@ def snapshot(
     check_request(directory, out, to=to, as_of=as_of, incremental=incremental, **options)
     with ProgressBar(raises=False) as bar:
         was_running = is_running()
+        hush_py4j()
         session = spark_session(master or f"local[{threads or '*'}]")
         try:
             warm_kernels()

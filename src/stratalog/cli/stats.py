@@ -5,11 +5,13 @@ The same command is there as `stratalog log stats`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
+from stratalog.base.errors import StratalogError
 from stratalog.cli.engines import warm_kernels
 from stratalog.cli.options import (
     DIRECTORY,
@@ -22,7 +24,7 @@ from stratalog.cli.options import (
     now_option,
     topic_config_option,
 )
-from stratalog.cli.output import print_json, print_note
+from stratalog.cli.output import error_fields, print_json, print_note
 from stratalog.cli.progress import ProgressBar
 from stratalog.cli.tables import counted, facts, moment, size, table
 
@@ -77,13 +79,14 @@ def stats(
     lose most records, and what retention would take. FILE is one page that needs no network. The
     directories are only read, so they may belong to a running process.
     """
-    book = book_of(config, {"cleanup.policy": ("compact",)}, config_file, topic_config)
+    book = book_of(
+        config, {"cleanup.policy": ("compact",)}, config_file, topic_config, named=directories
+    )
     if html is None:
         for name in _OF_THE_PAGE:
             if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
                 raise click.UsageError(f"--{name} goes with --html")
-        _print_counts(directories, book, clock_of(now_ms), output)
-        return
+        context.exit(_print_counts(directories, book, clock_of(now_ms), output))
     if html == "":
         raise click.UsageError("--html names no file.")
     if html == _STDOUT and output == JSON:
@@ -144,9 +147,10 @@ def _headline(figures: Figures) -> str:
 
 def _print_counts(
     directories: tuple[str, ...], book: SettingsBook, clock: Clock, output: str
-) -> None:
+) -> int:
+    """The exit code: that of one is told, does not keep others from being counted."""
     from stratalog.admin.directories import find_partitions
-    from stratalog.admin.stats import partition_stats
+    from stratalog.admin.stats import try_partition_stats
     from stratalog.base.filesystem import LocalFileSystem
 
     filesystem = LocalFileSystem()
@@ -154,15 +158,27 @@ def _print_counts(
     warm_kernels()
     with ProgressBar() as bar:
         found = [
-            partition_stats(place, book.of(place.topic_partition.topic), filesystem, clock, bar)
+            try_partition_stats(place, book.of(place.topic_partition.topic), filesystem, clock, bar)
             for place in places
         ]
+    failed = [error for error in found if isinstance(error, StratalogError)]
+    if failed and len(found) == 1:
+        raise failed[0]
     if output == JSON:
-        print_json({"partitions": [item.as_json() for item in found]})
-    elif len(found) == 1:
-        click.echo(_details(found[0]))
+        pairs = zip(places, found, strict=True)
+        rows = [_row(place.name, place.path, item) for place, item in pairs]
+        print_json({"ok": not failed, "partitions": rows})
+    elif len(found) > 1:
+        click.echo(_overview([place.name for place in places], found))
     else:
-        click.echo(_overview(found))
+        click.echo("\n".join(_details(it) for it in found if not isinstance(it, StratalogError)))
+    return FAILED if failed else 0
+
+
+def _row(partition: str, directory: str, item: PartitionStats | StratalogError) -> dict[str, Any]:
+    if isinstance(item, StratalogError):
+        return {"partition": partition, "directory": directory, "error": error_fields(item)}
+    return {**item.as_json(), "error": None}
 
 
 def _percent(ratio: float | None) -> str:
@@ -201,7 +217,8 @@ def _details(found: PartitionStats) -> str:
     return facts(pairs)
 
 
-def _overview(found: list[PartitionStats]) -> str:
+def _overview(names: list[str], found: Sequence[PartitionStats | StratalogError]) -> str:
+    is_wrong = any(isinstance(item, StratalogError) for item in found)
     heads = [
         "partition",
         "segments",
@@ -213,18 +230,25 @@ def _overview(found: list[PartitionStats]) -> str:
         "no key",
         "newest record",
     ]
-    rows = [
-        [
-            item.partition,
-            f"{item.segments:,}",
-            size(item.log_bytes),
-            f"{item.records:,}",
-            _count(item.keys),
-            _percent(item.live_ratio),
-            f"{item.tombstones:,}",
-            f"{item.keyless:,}",
-            moment(item.newest_timestamp),
-        ]
-        for item in found
+    rows = []
+    for name, item in zip(names, found, strict=True):
+        if isinstance(item, StratalogError):
+            unknown = ["-"] * (len(heads) - 1)
+            rows.append([name, *unknown, type(item).__name__, error_fields(item)["message"]])
+        else:
+            rows.append([*_cells(item), *["-", "-"] * is_wrong])
+    return table([*heads, *["error", "message"] * is_wrong], rows)
+
+
+def _cells(item: PartitionStats) -> list[str]:
+    return [
+        item.partition,
+        f"{item.segments:,}",
+        size(item.log_bytes),
+        f"{item.records:,}",
+        _count(item.keys),
+        _percent(item.live_ratio),
+        f"{item.tombstones:,}",
+        f"{item.keyless:,}",
+        moment(item.newest_timestamp),
     ]
-    return table(heads, rows)

@@ -21,8 +21,9 @@ Source: CFG-1, CFG-2; Kafka's DynamicBrokerConfig and ConfigHelper.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -157,8 +158,19 @@ class SettingsBook:
         check_change(self._base, changed._base)
         return changed
 
-    def notes(self, broker: str = "the broker's properties") -> Iterator[str]:
-        """What was given and has no effect, and what would have one (CFG-1), a line a place."""
+    def notes(
+        self, broker: str = "the broker's properties", directories: Sequence[str] = ()
+    ) -> Iterator[str]:
+        """What was given and has no effect, and what would have one (CFG-1), a line a place.
+
+        `directories`: those that are worked on; others in log.dirs are passed over.
+        """
+        for name in ("log.dirs", "log.dir"):
+            said = {**self.broker, **self.overrides}.get(name, "")
+            paths = {os.path.abspath(path.strip()) for path in said.split(",") if path.strip()}
+            used = {os.path.abspath(path) for path in directories}
+            if paths and not (used and used | {*map(os.path.dirname, used)} >= paths):
+                yield f"{name}={said} is passed over: directories are those that a call names"
         for name in self.overrides:
             if name in WITHOUT_EFFECT:
                 yield f"{name} has no effect here"

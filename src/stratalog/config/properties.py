@@ -23,6 +23,8 @@ from dataclasses import dataclass
 from stratalog.base.errors import InvalidConfigError
 
 _LINE_END = re.compile(r"\r\n|\n|\r")
+_NO_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]")
+"""Control characters that no editor writes (NEL is one that a few do)."""
 _BLANKS = " \t\f"
 _KEY = re.compile(r"(?:\\.|[^\\=: \t\f])*", re.DOTALL)
 _BETWEEN = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
@@ -50,11 +52,17 @@ def decode(content: bytes) -> str:
     """A file's text: UTF-8, or else Latin-1, which is what Java takes it for.
 
     The two agree on everything in a server.properties but comments and the names of directories.
+    Raises `InvalidConfigError` for what is no text: any bytes at all are Latin-1.
     """
     try:
-        return content.decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        return content.decode("latin-1")
+        text = content.decode("latin-1")
+    found = _NO_TEXT.search(text)
+    if found is not None:
+        number = len(_LINE_END.findall(text, 0, found.start())) + 1
+        raise at_line(number, f"no text file: the character 0x{ord(found[0]):02x}")
+    return text
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -11,23 +11,25 @@ Invariants
 - C1  Offsets that a partition is read at increase, but for a seek.
 - C2  An offset that was compacted away stands for the next that is there; one that lies outside of
       the log is settled by `auto_offset_reset`.
-- C3  A stretch ends when the topic is deleted: one of its name that is made then is read anew.
+- C3  A stretch ends when the topic is deleted: one of its name that is made then is read anew, as
+      by a group that has committed nothing. What was committed of the old one does not count.
 - C4  `position` is the offset that is read next: behind the last record that `poll` has answered,
       and behind what was there to be passed over at the end of a stretch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 
 from stratalog.base.clock import Clock
-from stratalog.base.errors import OffsetOutOfRangeError, UsageError
+from stratalog.base.errors import OffsetOutOfRangeError, UnknownPartitionError, UsageError
 from stratalog.embedded import words
-from stratalog.embedded.offsets import OffsetsFile
+from stratalog.embedded.assigned import Assigned, Stretch
+from stratalog.embedded.offsets import Committed, OffsetsFile
 from stratalog.embedded.records import Record, RecordForm
 from stratalog.embedded.sight import Sight, View, records_in
 from stratalog.embedded.topic import Topic
@@ -60,46 +62,6 @@ class ConsumerOptions:
         return View.COMPACTED if self.read_compacted else View.RAW
 
 
-@dataclass(slots=True, eq=False)
-class _Stretch:
-    """What is being read, of this log; `waiting` was decoded and comes next, from `at` on."""
-
-    log: object
-    sight: Sight
-    rows: Iterator[list[Record]]
-    end_offset: int
-    waiting: list[Record] = field(default_factory=list)
-    at: int = 0
-
-    def take(self, most: int) -> list[Record]:
-        """The next records, at most that many; none at the end."""
-        while self.at >= len(self.waiting):
-            found = next(self.rows, None)
-            if found is None:
-                return []
-            self.waiting, self.at = found, 0
-        taken = self.waiting[self.at : self.at + most]
-        self.at += len(taken)
-        return taken
-
-
-@dataclass(slots=True, eq=False)
-class _Assigned:
-    """A partition that is read. `position` None: not known before somebody asks for it; `end`:
-    where everything has been read that there was as of then, if that cannot change."""
-
-    topic: Topic
-    key: TopicPartition
-    position: int | None = None
-    stretch: _Stretch | None = None
-    end: int | None = None
-
-    def leave(self) -> None:
-        stretch, self.stretch = self.stretch, None
-        if stretch is not None:
-            stretch.sight.close()
-
-
 class Consumer:
     """Use `Store.consumer`. One thread's own; a context manager."""
 
@@ -115,7 +77,7 @@ class Consumer:
         self._offsets = offsets
         self._clock = clock
         self._subscribed: list[Topic] = []
-        self._assigned: dict[TopicPartition, _Assigned] = {}
+        self._assigned: dict[TopicPartition, Assigned] = {}
         self._turn = 0
         self._is_closed = False
 
@@ -155,10 +117,10 @@ class Consumer:
                 one.leave()
         before = self._assigned
         self._assigned = {
-            key: before.get(key) or _Assigned(topic, key) for key, topic in wanted.items()
+            key: before.get(key) or Assigned(topic, key) for key, topic in wanted.items()
         }
 
-    def _of(self, topic: str, partition: int) -> _Assigned:
+    def _of(self, topic: str, partition: int) -> Assigned:
         self._check_open()
         key = words.place_of(topic, partition)
         found = self._assigned.get(key)
@@ -173,12 +135,14 @@ class Consumer:
         """Read on from `offset`; what is not there is settled at the next `poll` (C2)."""
         one = self._of(topic, partition)
         position = words.number_of("offset", offset, 0, MAX_OFFSET)
+        one.renew()
         one.leave()
         one.position = position
 
     def seek_to_beginning(self, topic: str | None = None, partition: int | None = None) -> None:
         """Read everything that is there again; of one partition, or of all that are assigned."""
         for one in self._chosen(topic, partition):
+            one.renew()
             with closing(self._look(one)) as sight:
                 one.leave()
                 one.position = sight.parts.log_start_offset
@@ -186,11 +150,12 @@ class Consumer:
     def seek_to_end(self, topic: str | None = None, partition: int | None = None) -> None:
         """Read what comes from now on."""
         for one in self._chosen(topic, partition):
+            one.renew()
             with closing(self._look(one)) as sight:
                 one.leave()
                 one.position = sight.end(is_committed=self._options.is_committed)
 
-    def _chosen(self, topic: str | None, partition: int | None) -> list[_Assigned]:
+    def _chosen(self, topic: str | None, partition: int | None) -> list[Assigned]:
         self._check_open()
         if topic is None and partition is None:
             return [*self._assigned.values()]
@@ -203,7 +168,8 @@ class Consumer:
         `auto_offset_reset` is none."""
         return self._place(self._of(topic, partition))
 
-    def _place(self, one: _Assigned) -> int:
+    def _place(self, one: Assigned) -> int:
+        one.renew()
         if one.position is None:
             with closing(self._look(one)) as sight:
                 one.position = self._settled(one, sight)
@@ -245,7 +211,7 @@ class Consumer:
         self._turn += 1
         return found
 
-    def _next_of(self, one: _Assigned, most: int) -> list[Record]:
+    def _next_of(self, one: Assigned, most: int) -> list[Record]:
         if most <= 0:
             return []
         taken: list[Record] = []
@@ -280,7 +246,7 @@ class Consumer:
         as_of = self._options.as_of
         return as_of is not None and (as_of.ledger is not None or as_of.offset == end_offset)
 
-    def _begun(self, one: _Assigned) -> _Stretch:
+    def _begun(self, one: Assigned) -> Stretch:
         log = one.topic.log_at(one.key)
         sight = self._look(one)
         try:
@@ -293,20 +259,22 @@ class Consumer:
                 is_committed=self._options.is_committed,
                 start=start,
             )
-            return _Stretch(log, sight, rows, end)
+            return Stretch(log, sight, rows, end)
         except BaseException:
             sight.close()
             raise
 
-    def _look(self, one: _Assigned) -> Sight:
+    def _look(self, one: Assigned) -> Sight:
         return one.topic.look(one.key, self._options.view, self._options.as_of)
 
-    def _settled(self, one: _Assigned, sight: Sight) -> int:
+    def _settled(self, one: Assigned, sight: Sight) -> int:
         """Where to read, given what there is."""
         low, high = sight.parts.log_start_offset, sight.parts.log_end_offset
         wanted = one.position
         if wanted is None and self._offsets is not None:
-            wanted = self._offsets.read().get(one.key)
+            committed = self._offsets.read().get(one.key)
+            if committed is not None and committed.is_of(one.topic_id):
+                wanted = committed.offset
         if wanted is not None and low <= wanted <= high:
             return wanted
         if self._options.reset is ResetPolicy.NONE:
@@ -331,19 +299,33 @@ class Consumer:
         """
         file = self._committing()
         if offsets is None:
-            here = {key: one.position for key, one in self._assigned.items()}
-            file.commit({key: position for key, position in here.items() if position is not None})
+            file.commit(
+                {
+                    key: Committed(one.position, one.topic_id)
+                    for key, one in self._assigned.items()
+                    if one.position is not None
+                }
+            )
             return
         changes = {}
         what = "offsets are a mapping of (topic, partition) to an offset"
         for given, offset in words.mapping_of(offsets, what).items():
-            _, key = self._found(given)
-            changes[key] = words.number_of("offset", offset, 0, MAX_OFFSET)
+            topic, key = self._found(given)
+            number = words.number_of("offset", offset, 0, MAX_OFFSET)
+            changes[key] = Committed(number, topic.topic_id(key))
         file.commit(changes)
 
     def committed(self, topic: str, partition: int) -> int | None:
-        """What the group has committed; None: nothing. Raises as `commit`."""
-        return self._committing().read().get(words.place_of(topic, partition))
+        """What the group has committed of the topic that is there now; None: nothing. Raises as
+        `commit`."""
+        key = words.place_of(topic, partition)
+        found = self._committing().read().get(key)
+        try:
+            if found is not None and found.is_of(self._topic_of(topic).topic_id(key)):
+                return found.offset
+        except UnknownPartitionError:
+            pass  # nothing of its name is there to go on in
+        return None
 
     def _committing(self) -> OffsetsFile:
         self._check_open()

@@ -1,7 +1,11 @@
 """Where the consumers of a group stopped: one plain file at the root of the first log directory.
 
 `stratalog-offsets-GROUP` has the form of Kafka's checkpoints with our checksum in it
-(`log/checkpoint`). It is replaced atomically and durably; Kafka passes over files that lie there.
+(`log/checkpoint`), and a word more in each row: the id of the topic that was read, `-` where it had
+none. So whoever deletes a topic and makes another of its name, with whatever tool, leaves nobody in
+the middle of the new one. Version 0, which earlier versions wrote, is without that word, and read;
+`?` stands for it then. The file is replaced atomically and durably; Kafka passes over files that
+lie there.
 
 Invariants
 - I1  What `commit` has answered is there after a crash; what it has not is there wholly or not.
@@ -21,12 +25,28 @@ from stratalog.base.errors import CorruptionError, UsageError
 from stratalog.base.filesystem import FileSystem, read_file, write_file_atomically
 from stratalog.base.limits import MAX_CHECKPOINT_BYTES
 from stratalog.embedded.words import short
-from stratalog.log.checkpoint import is_sealed, parse, render
-from stratalog.segment.names import TopicPartition
+from stratalog.log.checkpoint import integer, is_sealed, parse, render, render_rows, text_rows
+from stratalog.segment.names import MAX_OFFSET, MAX_PARTITION, TopicPartition, is_topic_name
 
 PREFIX = "stratalog-offsets-"
 _GROUP = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 _LOCK = threading.Lock()
+_VERSION = 1
+_NO_ID, _UNKNOWN_ID = "-", "?"
+_ID = re.compile(r"[\x21-\x7e]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Where a group stopped. `topic_id` "": the topic had none; None: nobody wrote it down."""
+
+    offset: int
+    topic_id: str | None = None
+
+    def is_of(self, topic_id: str) -> bool:
+        """Whether it speaks of the topic that has this id now. One without an id says nothing of
+        being another."""
+        return self.topic_id is None or topic_id in ("", self.topic_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +69,70 @@ class OffsetsFile:
     def path(self) -> str:
         return os.path.join(self.log_dir, PREFIX + self.group)
 
-    def read(self) -> dict[TopicPartition, int]:
-        """The committed offsets; no file means none. Raises `CorruptionError`, `StorageIOError`."""
+    def read(self) -> dict[TopicPartition, Committed]:
+        """What is committed; no file means nothing. Raises `CorruptionError`, `StorageIOError`."""
         try:
             content = read_file(self.filesystem, self.path, MAX_CHECKPOINT_BYTES)
         except FileNotFoundError:
             return {}
         try:
-            offsets = parse(content)
-            if not (is_sealed(content) or content == render({})):
+            committed = _parse(content)
+            if not (is_sealed(content) or content in (render({}), _render({}))):
                 raise CorruptionError("the committed offsets have no checksum")
-            return offsets
+            return committed
         except CorruptionError as error:
             mended = f"without the file, group {self.group} begins anew"
             raise CorruptionError(f"{error.reason}; {mended}", file=self.path) from None
 
-    def commit(self, changes: Mapping[TopicPartition, int]) -> None:
+    def commit(self, changes: Mapping[TopicPartition, Committed]) -> None:
         """Let these count, beside those of other partitions; durable when it returns."""
         self._change(lambda offsets: offsets.update(changes))
 
     def forget(self, topic: str) -> None:
         """Nothing is said of a topic any more: one of the same name may come."""
 
-        def without(offsets: dict[TopicPartition, int]) -> None:
+        def without(offsets: dict[TopicPartition, Committed]) -> None:
             for key in [key for key in offsets if key.topic == topic]:
                 del offsets[key]
 
         self._change(without)
 
-    def _change(self, change: Callable[[dict[TopicPartition, int]], None]) -> None:
+    def _change(self, change: Callable[[dict[TopicPartition, Committed]], None]) -> None:
         with _LOCK:
             before = self.read()
             after = dict(before)
             change(after)
             if after != before:
-                write_file_atomically(self.filesystem, self.path, render(after))
+                write_file_atomically(self.filesystem, self.path, _render(after))
+
+
+def _render(committed: Mapping[TopicPartition, Committed]) -> bytes:
+    return render_rows(
+        _VERSION,
+        [
+            f"{key.topic} {key.partition} {it.offset} {_id_word(it.topic_id)}"
+            for key, it in sorted(committed.items())
+        ],
+    )
+
+
+def _id_word(topic_id: str | None) -> str:
+    return _UNKNOWN_ID if topic_id is None else topic_id or _NO_ID
+
+
+def _parse(content: bytes) -> dict[TopicPartition, Committed]:
+    """Raises `CorruptionError`."""
+    if content.startswith(b"0\n"):
+        return {key: Committed(offset) for key, offset in parse(content).items()}
+    found: dict[TopicPartition, Committed] = {}
+    for number, row in enumerate(text_rows(content, _VERSION, 4), start=3):
+        topic, partition, offset, word = row
+        key = TopicPartition(topic, integer(partition, number, MAX_PARTITION))
+        if not is_topic_name(topic) or not _ID.fullmatch(word) or key in found:
+            raise CorruptionError(f"line {number} is no offset of a topic, or stands there twice")
+        topic_id = None if word == _UNKNOWN_ID else "" if word == _NO_ID else word
+        found[key] = Committed(integer(offset, number, MAX_OFFSET), topic_id)
+    return found
 
 
 def groups_in(filesystem: FileSystem, log_dir: str) -> list[str]:

@@ -27,6 +27,7 @@ from stratalog.base.errors import (
 )
 from stratalog.clean.chunk import Scratch
 from stratalog.clean.ledger_plan import order_name
+from stratalog.ledger.following import check_follows
 from stratalog.ledger.ledgers import Ledgers, Pin
 from stratalog.ledger.manifest import in_order, is_outdated
 from stratalog.ledger.mending import advising
@@ -145,6 +146,8 @@ def _look(
             pin = Pin(key)  # another order of versions: the raw log has it all
         if view is View.RAW:
             return Sight(key, place, Parts.of_raw(raw), end)
+        if as_of is None:
+            check_follows(pin.generation, raw, place.path)
         parts = Parts.up_to(pin.view, raw, end)
         made = pin.generation
         is_chosen = as_of is not None and as_of.ledger is not None

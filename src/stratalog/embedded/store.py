@@ -53,7 +53,7 @@ def open_store(
     paths = words.paths_of(path)
     words.flag_of("background", background)
     book = SettingsBook(broker=words.settings_of(config))
-    for note in book.notes("config"):
+    for note in book.notes("config", paths):
         warnings.warn(note, stacklevel=2)
     filesystem, clock = filesystem or LocalFileSystem(), clock or SystemClock()
     with ExitStack() as stack:

@@ -25,9 +25,9 @@ from weakref import finalize
 
 from stratalog.admin.desk import Document, OwnDesk
 from stratalog.admin.floors import append_codec
-from stratalog.admin.partitioner import partition_of_key
 from stratalog.base.errors import MissingExtraError, UnknownPartitionError, UsageError
 from stratalog.embedded import words
+from stratalog.embedded.appending import appended, batches_of, partitions_of
 from stratalog.embedded.records import Appended, Record, RecordForm
 from stratalog.embedded.sight import LATEST_BYTES, Sight, View, look, records_in
 from stratalog.ledger.ledgers import Ledgers
@@ -40,10 +40,7 @@ if TYPE_CHECKING:
     from stratalog.pipeline.batches import RecordBatch
 
 T = TypeVar("T")
-_BATCH_BYTES = 256 << 10
 _MOST_RUNS = 1 << 31
-_RECORD_BYTES = 64
-"""About what a record takes beside its key, value and headers."""
 
 AsOfWord = int | str | datetime
 """`ledger:3`, an offset, `@` and ms since 1970, a time."""
@@ -165,7 +162,7 @@ class Topic:
         `StorageIOError`.
         """
         record = words.record_of(key, value, timestamp, headers)
-        where = self._partition_of(record, partition, len(self.partitions))
+        (where,) = self._placed([record], partition)
         return Appended(where, self._append(where, [record]))
 
     def append_many(
@@ -178,41 +175,29 @@ class Topic:
         """
         given = words.each_of(records, "records are a list of (key, value)")
         made = [words.given_record(record) for record in given]
-        count = len(self.partitions)
-        placed: dict[int, list[int]] = {}
-        for number, record in enumerate(made):
-            placed.setdefault(self._partition_of(record, partition, count), []).append(number)
         answers: list[Appended] = [Appended(0, 0)] * len(made)
-        for where, numbers in placed.items():
-            for batch in self._batches(where, numbers, made):
-                first = self._append(where, [made[number] for number in batch])
-                for step, number in enumerate(batch):
-                    answers[number] = Appended(where, first + step)
+        for where, numbers in self._placed(made, partition).items():
+            there = [made[number] for number in numbers]
+            settings = self._service.store.get(self.key(where)).settings
+            room = min(settings.max_message_bytes // 2, settings.segment_bytes // 2)
+            for low, high in batches_of(there, room):
+                first = self._append(where, there[low:high])
+                for number, answer in zip(numbers[low:high], appended(where, first), strict=False):
+                    answers[number] = answer
         return answers
 
-    def _partition_of(self, record: NewRecord, partition: int | None, count: int) -> int:
+    def _placed(self, made: list[NewRecord], partition: int | None) -> dict[int, list[int]]:
+        """The numbers of the records of each partition."""
         if partition is not None:
-            return self.key(partition).partition
-        if record.key is None:
-            return next(self._next) % count
-        return partition_of_key(record.key, count)
-
-    def _batches(
-        self, partition: int, numbers: list[int], made: list[NewRecord]
-    ) -> Iterator[list[int]]:
-        settings = self._service.store.get(self.key(partition)).settings
-        room = min(_BATCH_BYTES, settings.max_message_bytes // 2, settings.segment_bytes // 2)
-        batch: list[int] = []
-        size_bytes = 0
-        for number in numbers:
-            more = _size_bytes(made[number])
-            if batch and size_bytes + more > room:
-                yield batch
-                batch, size_bytes = [], 0
-            batch.append(number)
-            size_bytes += more
-        if batch:
-            yield batch
+            number = self.key(partition).partition
+            return {number: list(range(len(made)))} if made else {}
+        count = len(self.partitions)
+        by_key = iter(partitions_of([r.key for r in made if r.key is not None], count))
+        placed: dict[int, list[int]] = {}
+        for number, record in enumerate(made):
+            where = next(self._next) % count if record.key is None else next(by_key)
+            placed.setdefault(where, []).append(number)
+        return placed
 
     def _append(self, partition: int, records: list[NewRecord]) -> int:
         log = self._service.store.get(self.key(partition))
@@ -322,6 +307,10 @@ class Topic:
         self._check()
         return self._service.store.get(key)
 
+    def topic_id(self, key: TopicPartition) -> str:
+        """What tells it from another of its name; "": nothing does."""
+        return self._desk.topic_id(key)
+
     def ends_at(self, key: TopicPartition, *, is_committed: bool) -> int:
         """Where the log ends by now, for readers of committed data or all; for consumers."""
         view = self._service.store.get(key).view
@@ -400,23 +389,26 @@ class Topic:
         return {row["name"]: row["value"] for row in document["configs"]}
 
     def configure(
-        self, config: Mapping[str, object] | None = None, *, unset: Iterable[str] = ()
+        self,
+        config: Mapping[str, object] | None = None,
+        *,
+        unset: Iterable[str] = (),
+        confirm: bool = False,
     ) -> Document:
-        """Change settings, all or none; what changed. Raises `InvalidConfigError`."""
+        """Change settings, all or none; what changed. `confirm`: what only ledgers have may go with
+        them, if the topic leaves compaction.mode=ledger.
+
+        Raises `InvalidConfigError`; without `confirm`, `ConfirmationNeededError`.
+        """
         self._check()
         given = words.settings_of(config)
         names = words.texts_of(unset, "unset is a list of names")
-        return self._desk.alter_configs("topic", self.name, given, tuple(names))
+        return self._desk.alter_configs("topic", self.name, given, tuple(names), confirm=confirm)
 
     def describe(self) -> Document:
         """Offsets, sizes, segments: as `admin.desk.Desk.describe_topic`."""
         self._check()
         return self._desk.describe_topic(self.name)
-
-
-def _size_bytes(record: NewRecord) -> int:
-    headers = sum(len(name) + len(content or b"") + 8 for name, content in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers + _RECORD_BYTES
 
 
 def all_of(reading: Reading[T]) -> list[T]:

@@ -24,7 +24,7 @@ Invariants
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem, read_file, write_file_atomically
@@ -41,6 +41,9 @@ from stratalog.segment.names import (
 VERSION = 0
 _SEALED = re.compile(r"(.*[^ \t])([ \t]{8,})\n?", re.DOTALL)
 """A text that ends in more blanks than anybody types."""
+_MOST_PARSED = 8
+_PARSED: dict[str, tuple[bytes, Mapping[TopicPartition, int]]] = {}
+"""Of `checkpoint_entry`: the last content of a file, and what it says."""
 
 
 def read_checkpoint(filesystem: FileSystem, path: str) -> dict[TopicPartition, int]:
@@ -56,6 +59,28 @@ def read_checkpoint(filesystem: FileSystem, path: str) -> dict[TopicPartition, i
         return parse(content)
     except CorruptionError as error:
         raise error.located(path) from None
+
+
+def checkpoint_entry(filesystem: FileSystem, path: str, key: TopicPartition) -> int | None:
+    """The offset that a checkpoint file has for one partition. Raises `CorruptionError`.
+
+    Whoever asks for one partition after another has the file read each time, as it may change, and
+    parsed once: ten thousand lines ten thousand times would be minutes.
+    """
+    try:
+        content = read_file(filesystem, path, MAX_CHECKPOINT_BYTES)
+    except FileNotFoundError:
+        return None
+    known = _PARSED.get(path)
+    if known is None or known[0] != content:
+        try:
+            known = (content, parse(content))
+        except CorruptionError as error:
+            raise error.located(path) from None
+        if len(_PARSED) >= _MOST_PARSED:
+            _PARSED.clear()
+        _PARSED[path] = known
+    return known[1].get(key)
 
 
 def is_sealed(content: bytes) -> bool:
@@ -88,7 +113,12 @@ def render(offsets: Mapping[TopicPartition, int]) -> bytes:
     """The text of a checkpoint, sorted by topic and partition."""
     assert all(partition_directory(key) for key in offsets)  # or `parse` would refuse it
     lines = [f"{key.topic} {key.partition} {offset}" for key, offset in sorted(offsets.items())]
-    text = "\n".join([str(VERSION), str(len(lines)), *lines])
+    return render_rows(VERSION, lines)
+
+
+def render_rows(version: int, lines: Sequence[str]) -> bytes:
+    """A text of that form and version, sealed unless it is empty; `text_rows` reads it."""
+    text = "\n".join([str(version), str(len(lines)), *lines])
     blanks = _blanks(text) if lines else ""
     return f"{text}{blanks}\n".encode("ascii")
 

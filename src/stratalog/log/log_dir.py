@@ -58,7 +58,7 @@ class LogDir:
 
     `starts`, `points` and `cleaned` are what the checkpoints say; `points` None: its file is
     damaged.
-    `offline`: why nothing is written here any more.
+    `offline`: why nothing is written here any more. `held`: how many partitions the store has here.
     """
 
     path: str
@@ -69,6 +69,7 @@ class LogDir:
     points: Offsets | None
     cleaned: Offsets
     offline: str | None = None
+    held: int = 0
 
     def partition_path(self, topic_partition: TopicPartition) -> str:
         return os.path.join(self.path, str(topic_partition))

@@ -24,7 +24,6 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -35,28 +34,23 @@ from types import TracebackType
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
     LogOfflineError,
-    OffsetOutOfRangeError,
     PartitionExistsError,
-    PolicyViolationError,
     StratalogError,
-    TooManyFilesError,
     UsageError,
 )
 from stratalog.base.filesystem import FileSystem
 from stratalog.log import log_dir as dirs
+from stratalog.log.going import LOG_END, Going
 from stratalog.log.holdings import Entry, StoreSettings, known
 from stratalog.log.log_dir import LogDir, lock_log_dir, open_log_dir
 from stratalog.log.opening import Unclean
 from stratalog.log.partition_log import PartitionLog
 from stratalog.log.settings import LogSettings
-from stratalog.log.upkeep import Upkeep
 from stratalog.segment.names import TopicPartition, parse_partition_directory
 
 __all__ = ["LOG_END", "LogStore", "OpenProgress", "StoreSettings"]
 
 _LOG = logging.getLogger("stratalog.log")
-LOG_END = -1
-"""As an offset to delete up to: the log end, as Kafka's admin calls have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +80,7 @@ class _Opening:
             self.on_progress(progress)
 
 
-class LogStore(Upkeep):
+class LogStore(Going):
     """Open logs of one process. Use `LogStore.open`; close it, or use it in a `with`."""
 
     @classmethod
@@ -121,12 +115,12 @@ class LogStore(Upkeep):
             except UsageError:
                 raise
             except (StratalogError, FileNotFoundError) as error:
-                self._note_failed_dir(path, known(error))
+                self.failed_dirs[path] = known(error)
         for path, release in self._releases.items():
             try:
                 opened = open_log_dir(path, release, self._filesystem)
             except (StratalogError, FileNotFoundError) as error:
-                self._note_failed_dir(path, known(error))
+                self.failed_dirs[path] = known(error)
                 release()
                 continue
             self._log_dirs.append(opened)
@@ -137,12 +131,13 @@ class LogStore(Upkeep):
                         f"{topic_partition} lies in {other.log_dir.path} and in {path}"
                     )
                 self._entries[topic_partition] = Entry(opened, None)
+                opened.held += 1
+        told = [*self.failed_dirs.items()]
+        # What is raised need not be said before that.
+        for path, reason in told if self._log_dirs else told[1:]:
+            _LOG.error("log directory %s is offline: %s", path, reason)
         if not self._log_dirs:
-            raise next(iter(self.failed_dirs.values()), UsageError("no log directory"))
-
-    def _note_failed_dir(self, path: str, error: StratalogError) -> None:
-        _LOG.error("log directory %s is offline: %s", path, error)
-        self.failed_dirs[path] = error
+            raise told[0][1] if told else UsageError("no log directory")
 
     def _open_logs(self, on_progress: Callable[[OpenProgress], None]) -> None:
         progress = _Opening(on_progress, len(self._entries))
@@ -213,124 +208,17 @@ class LogStore(Upkeep):
             log_dir = self._emptiest_locked()
             with self._guarded(log_dir):
                 if log_dir.path in self._unwritten:
-                    dirs.write_starts(log_dir, self._filesystem)
-                    dirs.write_points(log_dir, self._ends_locked(log_dir), self._filesystem)
-                    dirs.write_cleaned(log_dir, self._filesystem)
-                    self._unwritten.discard(log_dir.path)
+                    self._write_checkpoints_locked(log_dir)
                 log = self._open_log(topic_partition, log_dir, None, create=True)
             self._entries[topic_partition] = Entry(log_dir, log)
+            log_dir.held += 1
             return log
 
     def _emptiest_locked(self) -> LogDir:
-        counts = {id(log_dir): 0 for log_dir in self._log_dirs if log_dir.offline is None}
-        for entry in self._entries.values():
-            if id(entry.log_dir) in counts:
-                counts[id(entry.log_dir)] += 1
-        if not counts:
+        online = [log_dir for log_dir in self._log_dirs if log_dir.offline is None]
+        if not online:
             raise LogOfflineError("all log directories are offline")
-        fewest = min(counts.values())
-        return next(one for one in self._log_dirs if counts.get(id(one)) == fewest)
-
-    def delete(self, topic_partition: TopicPartition) -> None:
-        """Delete a partition: its name is gone, durably, when this returns, its files later.
-
-        Readers that hold a view go on reading. Raises `UnknownPartitionError`, `StorageIOError`.
-        """
-        with self._work.exclusively(topic_partition):
-            self._delete(topic_partition)
-        self._work.forget(topic_partition)
-
-    def _delete(self, topic_partition: TopicPartition) -> None:
-        with self._lock:
-            self._check_open_locked()
-            entry = self._entry(topic_partition)
-            log_dir = self._writable(entry.log_dir)
-            if entry.log is not None:
-                entry.log.take_offline("the partition is deleted")
-                if entry.log.is_open:
-                    for segment in entry.log.segments:
-                        segment.indexes.retire()
-                entry.log.close()
-            doomed = os.path.join(
-                log_dir.path, dirs.deleted_name(topic_partition, uuid.uuid4().hex)
-            )
-            with self._guarded(log_dir):
-                path = log_dir.partition_path(topic_partition)
-                self._filesystem.rename(path, doomed)
-                try:
-                    self._filesystem.fsync_directory(log_dir.path)
-                except TooManyFilesError:
-                    self._filesystem.rename(doomed, path)  # to be deleted again
-                    raise
-                del self._entries[topic_partition]
-                delay_ms = self._settings_of(topic_partition).file_delete_delay_ms
-                self._doomed.append((self._clock.now_ms() + delay_ms, log_dir, doomed))
-                _LOG.info("%s is deleted", topic_partition)
-                # One of the same name must not begin where this one ended (dirs, I3).
-                self._forget_locked(log_dir, topic_partition)
-
-    def _forget_locked(self, log_dir: LogDir, topic_partition: TopicPartition) -> None:
-        # In memory first: what cannot be written now is written before another one is made.
-        self._unwritten.add(log_dir.path)
-        start = log_dir.starts.pop(topic_partition, None)
-        if log_dir.points is not None:
-            log_dir.points.pop(topic_partition, None)
-        cleaned = log_dir.cleaned.pop(topic_partition, None)
-        if start is not None:
-            dirs.write_starts(log_dir, self._filesystem)
-        dirs.write_points(log_dir, self._ends_locked(log_dir), self._filesystem)
-        if cleaned is not None:
-            dirs.write_cleaned(log_dir, self._filesystem)
-        self._unwritten.discard(log_dir.path)
-
-    # -- records go -------------------------------------------------------------------------------
-
-    def delete_records(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Delete the records below `offset` (`LOG_END`: all); the new log start offset (RET-6).
-
-        Durable when it returns; the segments go with the next retention run. Raises
-        `PolicyViolationError` on a topic that is only compacted, `OffsetOutOfRangeError` past the
-        log end, `UnknownPartitionError`, `LogOfflineError`, `StorageIOError`.
-        """
-        with self._lock:
-            self._check_open_locked()
-            log = self.get(topic_partition)
-            log_dir = self._writable(self._entry(topic_partition).log_dir)
-            policy = log.settings.cleanup_policy
-            # Without any policy nothing goes by itself, and Kafka lets it go on demand (4.2).
-            if policy and "delete" not in policy:
-                raise PolicyViolationError(
-                    f"{topic_partition}: records are deleted where cleanup.policy has delete"
-                )
-            log.check_writable()
-            end = log.log_end_offset
-            wanted = end if offset == LOG_END else offset
-            if not 0 <= wanted <= end:
-                raise OffsetOutOfRangeError(f"{topic_partition}: {offset} lies outside [0, {end}]")
-            if wanted > log.log_start_offset:
-                self._set_start_locked(log_dir, {topic_partition: wanted})
-                log.advance_log_start(wanted)
-            return log.log_start_offset
-
-    def truncate(self, topic_partition: TopicPartition, offset: int) -> int:
-        """Take a log's end back to `offset` (`PartitionLog.truncate_to`); the new end.
-
-        Durable when it returns. The checkpoints come down first: records that are appended later
-        are not to be taken for flushed or cleaned ones.
-        """
-        with self._work.exclusively(topic_partition), self._lock:
-            self._check_open_locked()
-            log = self.get(topic_partition)
-            log_dir = self._writable(self._entry(topic_partition).log_dir)
-            log.check_writable()
-            end = log.end_if_truncated_to(offset)
-            self._copies.cut_back(topic_partition, end)
-            with self._guarded(log_dir):
-                if log_dir.points is not None and log_dir.points.get(topic_partition, 0) > end:
-                    log_dir.points[topic_partition] = end
-                    dirs.write_points(log_dir, self._ends_locked(log_dir), self._filesystem)
-                self._lower_cleaned_locked(log_dir, topic_partition, end)
-                return log.truncate_to(offset)
+        return min(online, key=lambda log_dir: log_dir.held)
 
     # -- the end ----------------------------------------------------------------------------------
 
@@ -390,10 +278,6 @@ class LogStore(Upkeep):
         self._is_closed = True
         for release in self._releases.values():
             release()
-
-    def _check_open_locked(self) -> None:
-        if self._is_closed:
-            raise UsageError("the log store is closed")
 
     def __enter__(self) -> LogStore:
         return self

@@ -204,6 +204,17 @@ class OpenLog(LogReads):
             self._roll_locked(offset)
             return True
 
+    def skip_to(self, offset: int) -> bool:
+        """Go on at `offset`, in a new segment, if the log ends before it; whether it did. Durable
+        when it returns. What lies between is a gap, as cleaning leaves them. Raises
+        `StorageIOError`."""
+        with self._lock, self._durable.errors_told():
+            if offset <= self.log_end_offset:
+                return False
+            self._roll_locked(offset)
+            self._view = self._view_of(self.segments, self.log_start_offset, offset)
+            return True
+
     def _maybe_roll_locked(self, made: Prepared, now_ms: int) -> None:
         facts = self._writer_locked().facts()
         incoming = Incoming(made.size_bytes, made.last_offset, made.max_timestamp)

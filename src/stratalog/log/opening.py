@@ -106,7 +106,8 @@ def open_log(
         make_durable_directory(filesystem, directory)
     resolved = resolve(filesystem, directory)
     if create and not sort_out(filesystem.list_directory(directory)).bases:
-        _create(filesystem, directory, log_start_offset or 0, settings, now_ms)
+        interval_bytes = settings.index_interval_bytes
+        create_segment(filesystem, directory, log_start_offset or 0, interval_bytes, now_ms)
     recovery = None
     note = read_quarantine(filesystem, directory)
     if unclean is not None and note is None and resolved is not None:
@@ -170,15 +171,13 @@ def _check_bounds(
         raise CorruptionError(reason, file=directory)
 
 
-def _create(
-    filesystem: FileSystem, directory: str, base_offset: int, settings: LogSettings, now_ms: int
+def create_segment(
+    filesystem: FileSystem, directory: str, base_offset: int, interval_bytes: int, now_ms: int
 ) -> None:
+    """An empty segment, with which a log begins or goes on; durable when it returns. Raises
+    `StorageIOError`."""
     ActiveSegment.create(
-        filesystem,
-        directory,
-        base_offset,
-        interval_bytes=settings.index_interval_bytes,
-        now_ms=now_ms,
+        filesystem, directory, base_offset, interval_bytes=interval_bytes, now_ms=now_ms
     ).indexes.close()
     try:
         filesystem.fsync_directory(directory)

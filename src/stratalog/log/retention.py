@@ -158,6 +158,7 @@ class RetentionDecision:
             "rolls": self.rolls,
             "new_log_start_offset": self.new_log_start_offset,
             "problems": list(self.problems),
+            "held_from": self.held_from,
         }
 
 

@@ -121,9 +121,11 @@ class RemoteDesk:
         delete: Sequence[str] = (),
         *,
         dry_run: bool = False,
+        confirm: bool = False,
     ) -> Document:
         body = {"set": dict(set or {}), "delete": list(delete)}
-        return self._ask("PATCH", _configs(entity_type, name), {"dry_run": dry_run}, body)
+        query = {"dry_run": dry_run, "confirm": confirm}
+        return self._ask("PATCH", _configs(entity_type, name), query, body)
 
     # -- records and directories ------------------------------------------------------------------
 
