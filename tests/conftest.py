@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     if os.environ.get("NUMBA_DISABLE_JIT") == "1":
         # Hashes wrap around; numba does so in silence, numpy's scalars do not.
         config.addinivalue_line("filterwarnings", "ignore:overflow encountered:RuntimeWarning")
+    # The first example to call a kernel loads it; a slow machine is no fault of the code.
+    settings.register_profile("patient", settings(), deadline=None)
+    settings.load_profile("patient")
     # Which tests come first must not say which of them run compiled kernels.
     from stratalog.record.kernel.compile import switch
 

@@ -150,6 +150,25 @@ def test_a_manifest_that_cannot_be_is_refused(
     refused(log, out=out, match="stratalog-manifest.json")
 
 
+def test_a_manifest_that_is_gone_is_told(log: Path, out: Path) -> None:
+    make(log, out=out)
+    append(log, "q")
+    make(log, out=out)
+    (out / MANIFEST).unlink()
+    gone = "stratalog-manifest.json: is gone, and with it which generation counts"
+    refused(log, out=out, match=rf"{gone} \(generation-000002-")
+
+
+def test_a_manifest_that_leads_nowhere_is_told(log: Path, out: Path) -> None:
+    make(log, out=out)
+    old = current(out)
+    (out / MANIFEST).unlink()
+    (out / MANIFEST).symlink_to(out / "nowhere")
+    with pytest.raises(CorruptionError, match="is gone"):
+        make(log, out=out)
+    assert len(held(old / "orders-0")) == 4
+
+
 def test_any_changed_byte_of_a_manifest_is_noticed(log: Path, out: Path) -> None:
     make(log, out=out)
     content = (out / MANIFEST).read_bytes()

@@ -55,6 +55,29 @@ def test_the_copy_stays_whole_when_retention_takes_the_log(log: Path, out: Path)
     assert manifest_of(out).partitions[0].start_offset == 0
 
 
+def test_a_log_that_was_cut_and_has_grown_again_is_refused(log: Path, out: Path) -> None:
+    """What was appended below the copy's horizon would never come into it."""
+    make(log, out=out)
+    before = manifest_of(out)
+    assert before.partitions[0].end_offset == 11
+    with PartitionLog.open(str(log), LogSettings(), DISK, FixedClock(NOW_MS)) as opened:
+        opened.truncate_to(8)
+    append(log, "xyzx")
+    assert held(log)[-1][0] == 11
+    refused(log, out=out, match="it was cut and has grown again")
+    assert manifest_of(out) == before
+    make(log, out=out.with_name("another"))
+
+
+def test_a_log_that_was_cleaned_in_place_past_the_copy_goes_on(log: Path, out: Path) -> None:
+    """Its batches are others by then; that says nothing."""
+    make(log, out=out)
+    append(log, "bca", rolls=True)
+    run([log], Mode.IN_PLACE, given={"cleanup.policy": "compact", "compaction.mode": "inplace"})
+    make(log, out=out)
+    assert [key for _, key, _ in held(current(out) / "orders-0")] == [b"d", b"b", b"c", b"a"]
+
+
 def test_a_gap_between_copy_and_log_is_refused(log: Path, out: Path) -> None:
     make(log, out=out)
     append(log, "ax", rolls=True)

@@ -9,6 +9,7 @@ import pytest
 from stratalog.admin.partitioner import partition_of_key
 from stratalog.embedded.appending import batches_of, partitions_of
 from stratalog.record.builder import NewRecord
+from stratalog.record.kernel.compile import PLAIN_MICROSECONDS
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100])
@@ -18,6 +19,19 @@ def test_keys_lie_where_each_alone_would(count: int, keys: int) -> None:
     given = [random.randbytes(random.choice((0, 1, 3, 4, 5, 8, 33))) for _ in range(keys)]
     assert partitions_of(given, count) == [partition_of_key(key, count) for key in given]
     assert partitions_of([b""] * keys, count) == [partition_of_key(b"", count)] * keys
+
+
+def test_long_keys_are_no_work_for_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+
+    def runs_plain(cost: int) -> bool:
+        counted.append(cost)
+        return False
+
+    monkeypatch.setattr("stratalog.embedded.appending.runs_plain", runs_plain)
+    keys = [bytes(100_000)] * 40
+    assert partitions_of(keys, 7) == [partition_of_key(keys[0], 7)] * 40
+    assert [cost > PLAIN_MICROSECONDS for cost in counted] == [True]
 
 
 def test_batches_are_full_but_never_over() -> None:

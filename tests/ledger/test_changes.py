@@ -135,6 +135,20 @@ def test_a_damaged_manifest_goes_only_if_that_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("LDG-1")
+def test_ledgers_without_their_manifest_go_only_if_that_is_said(tmp_path: Path) -> None:
+    with desk_at(tmp_path) as desk:
+        with_lost_records(desk)
+        put(desk.service.store.get(A0), ("k1", "v5"))
+        desk.service.compact(A0)
+    Path(manifest_path(str(tmp_path / "a-0"))).unlink()
+    with desk_at(tmp_path) as desk:
+        with pytest.raises(ConfirmationNeededError, match="which is damaged, may alone have"):
+            desk.alter_configs("topic", "a", INPLACE)
+        desk.alter_configs("topic", "a", INPLACE, confirm=True)
+        assert desk.service.ledgers.manifest(A0).current is None
+
+
+@pytest.mark.requirement("LDG-1")
 def test_a_servers_file_that_says_another_mode_drops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+import stratalog
 from stratalog.admin.desk import open_desk
 from stratalog.admin.repair import CUT, RepairOptions, repair
+from stratalog.admin.service import open_service
 from stratalog.base.clock import FixedClock
-from stratalog.base.errors import CorruptionError, StorageIOError
+from stratalog.base.errors import CorruptionError, StorageIOError, UsageError
 from stratalog.base.filesystem import LocalFileSystem
-from stratalog.ledger.manifest import manifest_path, read_manifest
+from stratalog.config.book import SettingsBook
+from stratalog.ledger.manifest import held_alone, manifest_path, read_manifest, with_lost
 from stratalog.log.open_log import OpenLog
 from stratalog.pipeline.places import Place, opened_parts
 from stratalog.segment.names import (
@@ -98,7 +101,7 @@ def test_a_repair_that_cuts_keeps_what_only_the_ledger_has(
     assert shell("log", "verify", str(data)).code == 0
     again = json.loads(shell("log", "repair", str(data), "--format", "json").out)
     assert again["partitions"][0]["steps"] == []
-    assert read_manifest(DISK, str(data / "a-0")) == before
+    assert read_manifest(DISK, str(data / "a-0")) == with_lost(before, 7, 10)
     assert compacted(data) == HELD
     with open_desk([str(data)], DISK, FixedClock(NOW)) as desk:
         log = desk.service.store.get(A0)
@@ -114,6 +117,84 @@ def test_the_text_says_it(data: Path, shell: Callable[..., Outcome]) -> None:
     told = shell("log", "repair", str(data)).out
     goes_on = "the log ends at 7 and goes on at 10 (offsets 7 to 9 are only in ledger 1); loses"
     assert f"--damage cut: {goes_on}" in told
+
+
+def fresh(path: Path, damaged_at: int) -> None:
+    """A ledger of offsets 0 to 9, of which the raw log has lost nothing but to the damage."""
+    with open_desk([str(path)], DISK, FixedClock(NOW)) as desk:
+        desk.create_topic("a", 1, LEDGER)
+        log = desk.service.store.get(A0)
+        for keys in (["k0", "k1", "k2"], ["k3", "k4", "k5", "k6"], ["k7", "k8", "k9"]):
+            log.roll()
+            put(log, *((key, "v") for key in keys))
+        desk.service.compact(A0)
+    damaged = path / "a-0" / f"{damaged_at:020d}.log"
+    content = bytearray(damaged.read_bytes())
+    content[70] ^= 1
+    damaged.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("choice", "damaged_at", "alone"),
+    [("cut", 7, (7, 10)), ("cut", 3, (3, 10)), ("skip", 3, (3, 7))],
+)
+def test_what_damage_took_from_the_raw_log_is_only_in_the_ledger(
+    tmp_path: Path,
+    shell: Callable[..., Outcome],
+    choice: str,
+    damaged_at: int,
+    alone: tuple[int, int],
+) -> None:
+    data = tmp_path / "data"
+    fresh(data, damaged_at)
+    shell("log", "repair", str(data), "--damage", choice, "--apply")
+    held = [(number, f"k{number}".encode()) for number in range(10)]
+    assert held_alone(read_manifest(DISK, str(data / "a-0")).current, 0) == alone
+    # Another order makes no ledger anew of a raw log that lacks some of it.
+    told = shell(
+        "config", "alter", "a", "--add-config", "compaction.strategy=timestamp", "--data", str(data)
+    )
+    assert f"offsets {alone[0]} to {alone[1] - 1} are only in its ledger" in told.err
+    assert shell("compaction", "run", "a", "--wait", "--data", str(data)).code == 0
+    assert compacted(data) == held
+    # Nor does it go without a word, by either way.
+    files = tree(data)
+    mode = ("--config", "compaction.mode=inplace", "--config", "cleanup.policy=compact")
+    told = shell("compact", str(data), "--in-place", "--engine", "local", *mode)
+    assert told.code != 0
+    assert "are only in its ledger" in told.err
+    told = shell(
+        "config", "alter", "a", "--add-config", "compaction.mode=inplace", "--data", str(data)
+    )
+    assert told.code == 2
+    assert "nobody to ask" in told.err
+    assert compacted(data) == held
+    assert {name for name in files if "ledgers" in name} <= set(tree(data))
+
+
+def test_a_ledger_that_is_built_upon_keeps_the_note(
+    tmp_path: Path, shell: Callable[..., Outcome]
+) -> None:
+    data = tmp_path / "data"
+    fresh(data, 3)
+    shell("log", "repair", str(data), "--damage", "skip", "--apply")
+    with open_desk([str(data)], DISK, FixedClock(NOW)) as desk:
+        put(desk.service.store.get(A0), ("k0", "new"))
+        desk.service.compact(A0)
+        current = desk.service.ledgers.manifest(A0).current
+    assert current is not None
+    assert (current.number, held_alone(current, 0), held_alone(current, 8)) == (2, (3, 7), (0, 8))
+    shell(
+        "config",
+        "alter",
+        "a",
+        "--add-config",
+        "compaction.mode=inplace",
+        "--no-confirm",
+        "--data",
+        str(data),
+    )
+    assert read_manifest(DISK, str(data / "a-0")).current is None
 
 
 def test_with_a_damaged_manifest_nothing_is_cut(data: Path, shell: Callable[..., Outcome]) -> None:
@@ -274,3 +355,55 @@ def test_a_repair_that_cuts_stands_every_cut(count_cases: Callable[[str, int], N
         scenario, judge, seed=4, max_states=states, start=start.sync_all(), name="a cut"
     ).count(count_cases)
     assert stats.operations > 20
+
+
+@pytest.mark.parametrize("choice", ["cut", "skip"])
+def test_a_log_that_loses_all_since_its_start_is_whole_after_one_repair(
+    tmp_path: Path, shell: Callable[..., Outcome], choice: str
+) -> None:
+    """The damage lies below the log start, which is the ledger's end."""
+    data = tmp_path / "data"
+    fresh(data, 0)
+    with open_desk([str(data)], DISK, FixedClock(NOW)) as desk:
+        desk.service.store.delete_records(A0, 10)
+    told = json.loads(
+        shell("log", "repair", str(data), "--damage", choice, "--apply", "--format", "json").out
+    )
+    assert [item["left"] for item in told["partitions"]] == [[]]
+    assert told["ok"] is True
+    assert compacted(data) == [(number, f"k{number}".encode()) for number in range(10)]
+
+
+def test_what_the_raw_log_lacks_is_not_answered_as_of_then(
+    tmp_path: Path, shell: Callable[..., Outcome]
+) -> None:
+    """Between two ledgers, where only records that are gone would answer."""
+    data = tmp_path / "data"
+    fresh(data, 3)
+    shell("log", "repair", str(data), "--damage", "skip", "--apply")
+    with stratalog.open(str(data), background=False) as store:
+        topic = store.topic("a")
+        topic.append("k10", "v")
+        for offset in (4, 9):
+            with pytest.raises(UsageError, match="has lost records of offsets 3 to 6 to damage"):
+                topic.read("latest", as_of=offset)
+        for offset in (3, 10, 11):
+            found = {record.key for record in topic.read("latest", as_of=offset)}
+            assert found == {f"k{number}".encode() for number in range(offset)}
+        assert [record.key for record in topic.read("latest", as_of=f"@{NOW}")] == []
+
+
+def test_a_server_file_that_leaves_the_mode_waits_for_a_word(
+    tmp_path: Path, shell: Callable[..., Outcome]
+) -> None:
+    """Nobody was asked: cleaning in place fails rather than drop what only the ledger has."""
+    data = tmp_path / "data"
+    fresh(data, 3)
+    shell("log", "repair", str(data), "--damage", "skip", "--apply")
+    told = {"cleanup.policy": "compact", "compaction.mode": "inplace"}
+    (data / "stratalog-topics").unlink()
+    book = SettingsBook(topics={"a": told})
+    with open_service([str(data)], book, DISK, FixedClock(NOW)) as service:
+        with pytest.raises(UsageError, match="offsets 3 to 6 are only in its ledger"):
+            service.compact(A0)
+        assert service.ledgers.manifest(A0).current is not None

@@ -19,7 +19,7 @@ from stratalog.record.builder import NewRecord, assign_offsets, build_batch, enc
 from stratalog.record.checksum import crc32c
 from stratalog.record.codec import Codec
 from stratalog.record.control import ControlType, build_marker
-from stratalog.record.kernel.compile import JIT
+from stratalog.record.kernel.compile import JIT, PLAIN_MICROSECONDS
 from stratalog.record.legacy import build_message
 from stratalog.record.validate import ProducedBatch, ProduceRules, validate
 from tests.record.strategies import CODECS, NEW_RECORDS
@@ -67,6 +67,27 @@ def test_sound_batches_are_not_walked_in_python(
         patch.undo()
         patch.setattr("stratalog.record.validate.runs_plain", lambda _microseconds: True)
         assert by_kernel == validate(data + data, rules, NOW_MS)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_what_is_counted_is_what_a_batch_unfolds_to(
+    codec: Codec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few records in a few bytes may hold a million headers: minutes of plain Python."""
+    counted: list[int] = []
+
+    def runs_plain(cost: int) -> bool:
+        counted.append(cost)
+        return not JIT
+
+    monkeypatch.setattr("stratalog.record.validate.runs_plain", runs_plain)
+    headers = ((b"", b""),) * 100_000
+    data = build_batch([NewRecord(b"k", b"v", 5, headers)] * 10, codec=codec)
+    validate(data, ProduceRules(max_message_bytes=1 << 30), 5)
+    assert [cost > PLAIN_MICROSECONDS for cost in counted] == [True]
+    counted.clear()
+    validate(build_batch([NewRecord(b"k", b"v", 5)] * 10, codec=codec), ProduceRules(), 5)
+    assert [cost < PLAIN_MICROSECONDS // 1000 for cost in counted] == [True]
 
 
 def test_several_batches() -> None:

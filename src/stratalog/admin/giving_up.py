@@ -8,13 +8,13 @@ the ledger holds, somebody has to say that it may go: a command asks, a program 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from stratalog.admin.directories import PartitionPlace, find_partitions
 from stratalog.admin.floors import log_settings
 from stratalog.admin.state import open_to_read
 from stratalog.base.clock import Clock
-from stratalog.base.errors import ConfirmationNeededError, StratalogError
+from stratalog.base.errors import ConfirmationNeededError, CorruptionError, StratalogError
 from stratalog.base.filesystem import FileSystem
 from stratalog.config.settings import Settings
 from stratalog.ledger.ledgers import has_ledgers
@@ -53,9 +53,12 @@ def drops_ledger(settings: Settings) -> bool:
 def check_given_up(place: PartitionPlace, log_start_offset: int, filesystem: FileSystem) -> None:
     """Raises `ConfirmationNeededError` if the ledger alone has something; `CorruptionError` if
     nobody knows."""
-    if log_start_offset <= 0 or not has_ledgers(filesystem, place.path):
+    if not has_ledgers(filesystem, place.path):
         return
-    with advising(place.path):
+    # A log that has its beginning need not know what a damaged ledger was.
+    pardon = suppress(CorruptionError) if log_start_offset <= 0 else nullcontext()
+    told = None
+    with pardon, advising(place.path):
         told = _told(place, log_start_offset, filesystem)
     if told is not None:
         raise ConfirmationNeededError(

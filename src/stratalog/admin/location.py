@@ -28,6 +28,7 @@ from stratalog.admin.location_manifest import (
     Manifest,
     PartitionEntry,
     is_generation,
+    number_of,
     read_manifest,
 )
 from stratalog.base.errors import CorruptionError, StorageIOError, UsageError
@@ -137,7 +138,7 @@ def copy_durably(disk: FileSystem, pairs: Sequence[Pair], origin: FileSystem | N
 
 def check_target(target: Target) -> Manifest | None:
     """The manifest that is there. Raises `UsageError` for a location with other things in it,
-    `CorruptionError`."""
+    `CorruptionError`: for one that is damaged, or that is not there though it has been (C2)."""
     try:
         names = target.names()
     except StorageIOError as error:
@@ -150,7 +151,21 @@ def check_target(target: Target) -> Manifest | None:
     ]
     if other:
         raise UsageError(f"{target.root}: holds {other[0]!r}: --out wants a place of its own")
-    return read_manifest(target.filesystem(), target.root) if MANIFEST in names else None
+    manifest = read_manifest(target.filesystem(), target.root) if MANIFEST in names else None
+    if manifest is None:
+        _check_never_was(target.root, names)
+    return manifest
+
+
+def _check_never_was(root: str, names: Sequence[str]) -> None:
+    """Without a manifest all generations are leftovers: of the first run, or of whoever lost it."""
+    later = [name for name in names if is_generation(name) and number_of(name) > 1]
+    if later or MANIFEST in names:
+        reason = "is gone, and with it which generation counts"
+        if later:
+            reason += f" ({', '.join(sorted(later)[-3:])})"
+        reason += "; bring it back, or give --out another place"
+        raise CorruptionError(reason, file=os.path.join(root, MANIFEST))
 
 
 def sweep(target: Target, before: Manifest | None) -> None:

@@ -6,7 +6,7 @@
 
 Invariants
 - L1  What the copy at a location has held is in the next one, or the run is refused: a log that
-      begins behind it, ends before it, or is another topic's by now is no successor.
+      begins behind it, ends before it, or is another one by now is no successor.
 - L2  The raw log is read from the copy's horizon on; without a copy, from its start.
 - L3  A copy that is damaged is made anew where the log, or the ledger beside it, has all of it.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from stratalog.admin.directories import PartitionPlace
 from stratalog.admin.location_manifest import PartitionEntry
+from stratalog.admin.location_tail import check_tail, tail_crc
 from stratalog.admin.report import Counts, PartitionReport, Rewritten, segment_reports
 from stratalog.base.errors import CorruptionError, UsageError
 from stratalog.base.filesystem import FileSystem
@@ -54,14 +55,15 @@ from stratalog.segment.names import LOG_START_OFFSET_CHECKPOINT, FileKind, FileS
 @dataclass(frozen=True, slots=True)
 class Known:
     """What is known before a log is read. `root`: the location; `before`: what it holds of the
-    partition; `order`: of versions; `beside`: reads the ledger beside the log; `damage`: why what
-    the location holds cannot be built upon."""
+    partition; `order`: of versions; `clean_end`: the cleaner checkpoint; `beside`: reads the ledger
+    beside the log; `damage`: why what the location holds cannot be built upon."""
 
     path: str
     root: str
     log_start_offset: int
     topic_id: str
     order: str
+    clean_end: int
     before: PartitionEntry | None
     beside: Callable[[], Generation | None]
     damage: CorruptionError | None = None
@@ -200,7 +202,7 @@ def plan_copy(
 
     Raises `UsageError` (L1), `CorruptionError`, `StorageIOError`.
     """
-    _check_end(known, base, view.log_end_offset)
+    _check_end(known, base, view)
     pin = Pin(place.topic_partition)
     lies_in = "" if base is None or base.is_beside else base_directory
     if base is not None:
@@ -232,7 +234,7 @@ def idle_copy(
 ) -> CopyPlan | None:
     """The plan of a partition of which nothing is new, without a look into its copy; None: it has
     to be looked at. Raises `UsageError` (L1)."""
-    _check_end(known, base, view.log_end_offset)
+    _check_end(known, base, view)
     if base is None or base.is_beside:
         return None
     held = base.generation
@@ -243,7 +245,8 @@ def idle_copy(
     return CopyPlan(place, inputs, number, "", known.topic_id, base, None)
 
 
-def _check_end(known: Known, base: Base | None, log_end_offset: int) -> None:
+def _check_end(known: Known, base: Base | None, view: LogView) -> None:
+    log_end_offset = view.log_end_offset
     ends = [] if known.before is None else [known.before.end_offset]
     ends += [] if base is None else [base.generation.horizon]
     if max(ends, default=0) > log_end_offset:
@@ -252,6 +255,7 @@ def _check_end(known: Known, base: Base | None, log_end_offset: int) -> None:
             f"{known.path}: the raw log ends at offset {log_end_offset}, and {where} at "
             f"{max(ends)}: it was cut, or is another log; give --out another place"
         )
+    check_tail(known.path, known.root, known.before, view, known.clean_end)
 
 
 def is_blamed(error: CorruptionError, base_directory: str) -> bool:
@@ -316,6 +320,7 @@ def entry_of(plan: CopyPlan, made: Generation) -> PartitionEntry:
         made.size_bytes,
         topic_id=plan.topic_id,
         ledger=made,
+        tail_crc=tail_crc(plan.inputs.view, made.horizon),
     )
 
 

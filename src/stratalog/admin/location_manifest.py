@@ -45,7 +45,8 @@ class PartitionEntry:
     """What a generation holds of a partition: offsets [start, end), bytes of its segments.
 
     `ledger`: of a topic in ledger mode, what its segments are; all lie in the generation's
-    directory. `topic_id`: that of the log which it was made from, "" if nobody knows.
+    directory. `topic_id`: that of the log which it was made from, "" if nobody knows; `tail_crc`:
+    the checksum of its last batch below the end (`location_tail`).
     """
 
     partition: str
@@ -54,6 +55,7 @@ class PartitionEntry:
     size_bytes: int
     topic_id: str = ""
     ledger: Generation | None = None
+    tail_crc: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,11 @@ def new_directory(generation: int) -> str:
 def is_generation(name: str) -> bool:
     """Whether a name is that of a generation's directory."""
     return _GENERATION.fullmatch(name) is not None
+
+
+def number_of(name: str) -> int:
+    """The number of the generation whose directory has the name: the first is 1."""
+    return int(name.split("-")[1])
 
 
 def read_manifest(filesystem: FileSystem, root: str) -> Manifest | None:
@@ -159,7 +166,9 @@ def _entry(value: Any) -> PartitionEntry:
         or [ledger.start_offset, ledger.horizon, ledger.size_bytes] != [start, end, size]
     ):
         raise ValueError
-    return PartitionEntry(name, start, end, size, topic_id, ledger)
+    crc = value.get("tail_crc")
+    tail_crc = None if crc is None else _number(crc)
+    return PartitionEntry(name, start, end, size, topic_id, ledger, tail_crc)
 
 
 def _directory(value: Any) -> str:

@@ -46,6 +46,7 @@ from stratalog.admin.location_manifest import (
     new_directory,
     read_manifest,
 )
+from stratalog.admin.location_tail import cleaned_below
 from stratalog.admin.report import CompactionReport, Mode, PartitionReport
 from stratalog.admin.state import open_to_read
 from stratalog.base.clock import Clock, StoppedClock
@@ -239,6 +240,7 @@ def _plan(run: _Run, place: PartitionPlace, damage: CorruptionError | None = Non
         view.log_start_offset,
         read_topic_id(run.disk, place.path),
         order_name(spec.order, spec.version_header),
+        cleaned_below(run.disk, place),
         before,
         lambda: ledger_beside(run.disk, place.path),
         damage,

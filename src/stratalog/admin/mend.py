@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from stratalog.admin.damage import Damage, Scanned, ScannedSegment, cut_of, end_of
 from stratalog.admin.directories import PartitionPlace
@@ -24,7 +25,7 @@ from stratalog.admin.oddities import odd_files, put_aside, read_offsets
 from stratalog.base.errors import CorruptionError
 from stratalog.base.filesystem import FileSystem
 from stratalog.ledger.following import goes_on
-from stratalog.ledger.manifest import Generation
+from stratalog.ledger.manifest import Generation, note_lost, read_manifest
 from stratalog.log import snapshots, swap
 from stratalog.log.checkpoint import write_checkpoint
 from stratalog.log.leftovers import resolve, sort_out
@@ -193,6 +194,7 @@ def cut(work: Mender, scanned: Scanned, damage: Damage, *, is_torn: bool = False
 def skip(work: Mender, scanned: Scanned, damage: Damage) -> None:
     """Leave out what is not whole, one swap a segment."""
     disk = work.filesystem
+    _note_skipped(work, scanned)
     _lower(work, scanned.next_offset)
     _drop_snapshots_above(work, scanned.next_offset)
     for segment in scanned.damaged:
@@ -269,8 +271,10 @@ def forget_log_start(work: Mender) -> None:
     work.note("start", "the log begins with its first segment")
 
 
-def accept(work: Mender, lost: Sequence[Lost], first_base: int, end_offset: int) -> None:
+def accept(work: Mender, lost: Sequence[Lost], scanned: Scanned) -> None:
     """Go on without what is gone: the checkpoints come to speak of what is there."""
+    first_base, end_offset = scanned.segments[0].base_offset, scanned.next_offset
+    _note_skipped(work, scanned)
     for one in lost:
         if one.what == "segment":
             work.note("lost", f"{one.text}, which is accepted")
@@ -295,10 +299,31 @@ def follow_ledger(work: Mender, current: Generation | None) -> None:
         return
     end = end_of(work.filesystem, work.directory)
     if end < current.horizon:
+        note_lost(work.filesystem, work.directory, end, current.horizon)
         create_segment(
             work.filesystem, work.directory, current.horizon, work.interval_bytes, work.now_ms
         )
         work.note("ledger", goes_on(current, end))
+
+
+def _note_skipped(work: Mender, scanned: Scanned) -> None:
+    """Before what is damaged is left out: of that the ledger is no copy from now on."""
+    current = read_manifest(work.filesystem, work.directory).current
+    gaps = [gap for segment in scanned.damaged if segment.mending for gap in segment.gaps]
+    missing = [(a.end_after_skip, b.base_offset) for a, b in pairwise(scanned.segments)]
+    gone = [(gap.first_offset, gap.next_offset) for gap in gaps]
+    gone += [(a, b) for a, b in missing if a < b]
+    if current is None or not gone:
+        return
+    start = max(min(a for a, _ in gone), current.start_offset)
+    ends = [current.horizon if b is None else b for _, b in gone]
+    end = min(max(ends), current.horizon)
+    if start < end:
+        note_lost(work.filesystem, work.directory, start, end)
+        work.note(
+            "ledger",
+            f"of offsets {start} to {end - 1}, some are only in ledger {current.number} now",
+        )
 
 
 # -- what is derived -----------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stratalog.admin import mend
-from stratalog.admin.damage import Damage, Scanned, damage_of, is_torn_end, scan_partition
+from stratalog.admin.damage import Damage, Scanned, damage_of, end_of, is_torn_end, scan_partition
 from stratalog.admin.directories import PartitionPlace, find_partitions
 from stratalog.admin.lost import Known, Lost, is_unfinished, look, lost_of, without_digests
 from stratalog.admin.mend import Mender, Step
@@ -272,14 +272,13 @@ def _repair(work: Mender, options: RepairOptions, meter: _Meter) -> PartitionRep
         if options.choice is None:
             undecided = _wants(lost)
         else:
-            first = scanned.segments[0].base_offset
             # Settling damage has brought the checkpoints down already.
             open_ones = [one for one in lost if one.what != "end" or damage is None]
-            mend.accept(work, open_ones, first, scanned.next_offset)
+            mend.accept(work, open_ones, scanned)
             mend.remove_stale_digests(work, without_digests(lost))
     if undecided is not None:
         return outcome(scanned, damage=damage, undecided=undecided, lost=_texts(lost))
-    starts_over = _start_of(work) > scanned.next_offset
+    starts_over = _start_of(work) > end_of(disk, place.path)
     left = _settle_derived(work, changed, meter.add, starts_over=starts_over)
     mend.follow_ledger(work, ledger)
     if note is not None:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 
 from stratalog.base.clock import Clock
 from stratalog.base.errors import (
+    CorruptionError,
     LogOfflineError,
     RoundAbortedError,
     StratalogError,
@@ -332,9 +333,13 @@ class Cleaner:
         holds; `CorruptionError` if nobody knows that of a log whose beginning is gone."""
         log = self._store.get(key)
         start = log.log_start_offset
-        if start <= 0:
-            return
-        alone = held_alone(self._manager.ledgers.manifest(key).current, start)
+        try:
+            current = self._manager.ledgers.manifest(key).current
+        except CorruptionError:
+            if start <= 0:
+                return
+            raise
+        alone = held_alone(current, start)
         if alone is not None:
             raise UsageError(
                 f"{key}: compaction.mode is inplace by now, but offsets {alone[0]} to "

@@ -238,6 +238,8 @@ def made_by(
         order=order_name(inputs.spec.order, inputs.spec.version_header),
         read_bytes=sum(source.size_bytes for source in run.job.segments),
         duration_ms=duration_ms,
+        lost_from=0 if inputs.previous is None else inputs.previous.lost_from,
+        lost_below=0 if inputs.previous is None else inputs.previous.lost_below,
     )
 
 

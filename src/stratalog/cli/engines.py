@@ -88,8 +88,14 @@ def starter(choice: EngineChoice, filesystem: FileSystem) -> Iterator[Callable[[
 
 
 def hush_py4j() -> None:
-    """Py4J logs pages of frames to the root logger before it raises: what it raises is told."""
+    """Py4J logs pages of frames before it raises, or when Ctrl-C comes: what it raises is told.
+
+    Some of it goes to the root logger, some to its own, whose records no filter of the root's sees.
+    """
     logging.getLogger().addFilter(_is_not_of_py4j)
+    own = logging.getLogger("py4j")
+    own.addHandler(logging.NullHandler())
+    own.propagate = False
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

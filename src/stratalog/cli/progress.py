@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from stratalog.base.errors import StratalogError
 from stratalog.cli.output import is_terminal
 from stratalog.pipeline.job_progress import STAGES, rich_bars
 
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
 
 INTERRUPTED_LATE = threading.Event()
 """Somebody interrupted a command when it was not to be cut short any more, and it is done."""
+
+
+def _is_made_of_interrupt(error: BaseException | None) -> bool:
+    """Of an error after Ctrl-C: whether it is nobody's answer. Libraries in C that are cut short
+    while they are imported raise an `ImportError` of their own."""
+    return isinstance(error, Exception) and not isinstance(error, (StratalogError, OSError))
 
 
 class ProgressBar:
@@ -62,6 +69,8 @@ class ProgressBar:
         self._stack.close()
         if self._holds and self._stopped.is_set() and kind is None:
             INTERRUPTED_LATE.set()
+        if self._stopped.is_set() and _is_made_of_interrupt(error):
+            raise KeyboardInterrupt from error
 
     def hold(self) -> None:
         """From now on Ctrl-C takes effect at the end: what follows is short, and done as a whole;

@@ -32,8 +32,9 @@ _new_appended: Callable[[type[Appended], tuple[int, int]], Appended] = tuple.__n
 def partitions_of(keys: Sequence[bytes], count: int) -> list[int]:
     """The partition of each key among `count`."""
     size_bytes = sum(map(len, keys))
-    # Two microseconds for each in Python, a tenth of that in the kernel once it is called.
-    if len(keys) < _FEW_KEYS or size_bytes > _MOST_KEY_BYTES or runs_plain(2 * len(keys)):
+    # Two microseconds for each in Python, more for long ones; in the kernel a tenth of that.
+    cost = 2 * len(keys) + size_bytes // 10
+    if len(keys) < _FEW_KEYS or size_bytes > _MOST_KEY_BYTES or runs_plain(cost):
         return [partition_of_key(key, count) for key in keys]
     joined = np.frombuffer(bytearray(b"".join(keys)) or bytearray(1), np.uint8)
     ends = np.zeros(len(keys) + 1, np.int32)

@@ -21,7 +21,7 @@ import logging
 
 from stratalog.base.errors import CorruptionError, StratalogError
 from stratalog.base.filesystem import FileSystem
-from stratalog.ledger.manifest import Generation, ledgers_path, read_manifest
+from stratalog.ledger.manifest import Generation, ledgers_path, note_lost, read_manifest
 from stratalog.log.log_store import LogStore
 from stratalog.log.view import LogView
 
@@ -43,6 +43,7 @@ def follow_ledgers(store: LogStore, filesystem: FileSystem) -> None:
         if current is None or current.horizon <= end:
             continue
         try:
+            note_lost(filesystem, log.path, end, current.horizon)
             log.skip_to(current.horizon)
         except (StratalogError, FileNotFoundError) as error:
             log.take_offline(f"it cannot go on behind its ledger: {error}")

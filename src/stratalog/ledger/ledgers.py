@@ -423,8 +423,16 @@ def _no_such(topic_partition: TopicPartition, number: int, manifest: Manifest) -
 
 
 def has_ledgers(filesystem: FileSystem, partition_dir: str) -> bool:
-    """Whether there is a manifest: somebody has compacted the partition into a ledger."""
-    return filesystem.exists(os.path.join(ledgers_path(partition_dir), MANIFEST_FILE))
+    """Whether there is a manifest: somebody has compacted the partition into a ledger; or ledgers
+    that have lost it, which count as damaged ones."""
+    if filesystem.exists(os.path.join(ledgers_path(partition_dir), MANIFEST_FILE)):
+        return True
+    if not filesystem.is_directory(ledgers_path(partition_dir)):
+        return False
+    try:
+        return read_manifest(filesystem, partition_dir) != EMPTY
+    except CorruptionError:
+        return True
 
 
 __all__ = ["EMPTY", "Ledgers", "Pin", "has_ledgers"]

@@ -66,6 +66,7 @@ class Generation:
     too (None: not known, as it keeps records without a key, or an older version made it);
     `read_bytes`, what was read to make it. `next_expiry_ms`: when the first of its tombstones or
     markers may go, None for never. `order`: the `compaction.strategy` that it was made by.
+    [lost_from, lost_below): offsets of which damage has taken records from the raw log.
     """
 
     number: int
@@ -81,12 +82,15 @@ class Generation:
     order: str = "offset"
     read_bytes: int = 0
     duration_ms: int = 0
+    lost_from: int = 0
+    lost_below: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """For people and programs: without the list of segments, with their count."""
         fields = asdict(self)
         fields["segments"] = len(self.segments)
         fields["keys"] = fields.pop("distinct_keys")
+        del fields["lost_from"], fields["lost_below"]
         return fields
 
 
@@ -125,17 +129,42 @@ def cut_back(manifest: Manifest, end_offset: int) -> Manifest:
 
 
 def held_alone(current: Generation | None, log_start_offset: int) -> tuple[int, int] | None:
-    """The offsets [start, end) that readers get of the ledger in use alone, as the raw log, which
-    begins at `log_start_offset`, has lost them; None: there are none."""
-    if current is None or not current.start_offset < log_start_offset <= current.horizon:
+    """The offsets [start, end) within which readers get something of the ledger in use alone, as
+    the raw log, which begins at `log_start_offset`, has lost it, to retention or to damage; None:
+    there are none."""
+    if current is None or log_start_offset > current.horizon:
         return None
-    return current.start_offset, log_start_offset
+    gone = [(current.start_offset, log_start_offset), (current.lost_from, current.lost_below)]
+    found = [(max(a, current.start_offset), min(b, current.horizon)) for a, b in gone]
+    found = [(a, b) for a, b in found if a < b]
+    return (min(a for a, _ in found), max(b for _, b in found)) if found else None
+
+
+def with_lost(manifest: Manifest, start: int, end: int) -> Manifest:
+    """With a note that damage has taken records of the offsets [start, end) from the raw log."""
+    return replace(manifest, generations=tuple(_lose(x, start, end) for x in manifest.generations))
+
+
+def _lose(one: Generation, start: int, end: int) -> Generation:
+    if one.lost_below > 0:
+        start, end = min(start, one.lost_from), max(end, one.lost_below)
+    return replace(one, lost_from=start, lost_below=end)
+
+
+def note_lost(filesystem: FileSystem, partition_dir: str, start: int, end: int) -> None:
+    """Durably, before or after it is so: nobody takes the ledger for a copy then that can be made
+    anew. For whoever has no `Ledgers`. Raises as `read_manifest`, `StorageIOError`."""
+    before = read_manifest(filesystem, partition_dir)
+    after = with_lost(before, start, end)
+    if after != before:
+        write_manifest(filesystem, partition_dir, after)
 
 
 def is_outdated(one: Generation, order: str, log_start_offset: int) -> bool:
     """Whether it was made by another order of versions than `order` (CMP-17), and the raw log,
     which begins at `log_start_offset`, still has all that it was made from."""
-    return one.order != order and log_start_offset <= one.start_offset
+    has_all = log_start_offset <= one.start_offset and held_alone(one, log_start_offset) is None
+    return one.order != order and has_all
 
 
 def in_order(manifest: Manifest, order: str, log_start_offset: int) -> Manifest:
@@ -224,6 +253,9 @@ def write_manifest(filesystem: FileSystem, partition_dir: str, manifest: Manifes
 def encode(manifest: Manifest) -> bytes:
     """One line of JSON, one of its CRC-32C: a changed digit would be another ledger."""
     content = {"version": _VERSION, **asdict(manifest)}
+    for one in content["generations"]:
+        if one["lost_below"] == 0:  # which only who knows of it can read
+            del one["lost_from"], one["lost_below"]
     line = json.dumps(content, separators=(",", ":")).encode() + b"\n"
     return line + b"%08x\n" % crc32c(line)
 
@@ -277,13 +309,13 @@ def _check(manifest: Manifest) -> None:
 
 def _check_numbers(one: Generation) -> None:
     numbers = [one.start_offset, one.horizon, one.created_ms, one.records]
-    numbers += [one.size_bytes, one.read_bytes, one.duration_ms]
+    numbers += [one.size_bytes, one.read_bytes, one.duration_ms, one.lost_from, one.lost_below]
     numbers += [it for it in (one.next_expiry_ms, one.distinct_keys) if it is not None]
     if not all(_is_int(number, MAX_OFFSET) for number in numbers):
         raise CorruptionError("the ledgers' manifest holds impossible numbers")
     if not (_is_int(one.number, MAX_NUMBER) and one.number > 0):
         raise CorruptionError("the ledgers' manifest names an impossible generation")
-    if one.start_offset > one.horizon:
+    if one.start_offset > one.horizon or one.lost_from > one.lost_below:
         raise CorruptionError("the ledgers' manifest holds impossible numbers")
     if not all(isinstance(name, str) for name in (one.engine, one.order)):
         raise CorruptionError("the ledgers' manifest holds a number for a name")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stratalog.base.errors import CorruptionError
-from stratalog.ledger.manifest import Generation, ledgers_path
+from stratalog.ledger.manifest import Generation, held_alone, ledgers_path
 
 
 def advice(partition_dir: str, generation: Generation | None, log_start_offset: int | None) -> str:
@@ -22,11 +22,16 @@ def advice(partition_dir: str, generation: Generation | None, log_start_offset: 
     if log_start_offset is None:
         return f"if the raw log still has all that the ledger holds, {anew}"
     start = 0 if generation is None else generation.start_offset
-    if log_start_offset <= start:
+    alone = (start, log_start_offset) if log_start_offset > start else None
+    if generation is not None:
+        alone = held_alone(generation, log_start_offset) or alone
+    if alone is None:
         return f"the raw log still has all of it: {anew}"
+    begins = f"begins at offset {log_start_offset} by now"
+    why = begins if log_start_offset >= alone[1] else "has lost records to damage"
     return (
-        f"the raw log begins at offset {log_start_offset} by now, so what the ledger holds of "
-        f"offsets {start} to {log_start_offset - 1} is nowhere else: bring {path} back from a copy"
+        f"the raw log {why}, so what the ledger holds of offsets {alone[0]} to {alone[1] - 1} is "
+        f"nowhere else: bring {path} back from a copy"
     )
 
 

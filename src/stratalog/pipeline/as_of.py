@@ -121,6 +121,7 @@ def choose(
             "and what they held before is gone"
         )
     generation = next((g for g in reversed(manifest.generations) if g.horizon <= end), None)
+    _check_damage(manifest, as_of, end, 0 if generation is None else generation.horizon, name)
     if generation is not None and generation.horizon >= raw.log_start_offset:
         return Moment(generation, end)
     if generation is None and is_whole and end >= raw.log_start_offset:
@@ -131,6 +132,16 @@ def choose(
         f"{name}: as of {as_of}: the raw log begins at offset {raw.log_start_offset} by now, and "
         f"no ledger ends at {end}; {_kept(manifest)}"
     )
+
+
+def _check_damage(manifest: Manifest, as_of: AsOf, end: int, start: int, name: str) -> None:
+    """Raises `UsageError` if the raw log is asked for [start, end), and damage took some of it."""
+    now = manifest.current
+    if now is not None and max(start, now.lost_from) < min(end, now.lost_below):
+        raise UsageError(
+            f"{name}: as of {as_of}: the raw log has lost records of offsets {now.lost_from} to "
+            f"{now.lost_below - 1} to damage, and no ledger ends at {end}; {_kept(manifest)}"
+        )
 
 
 def check_raw(raw: LogView, moment: Moment, as_of: AsOf, name: str) -> None:
@@ -155,8 +166,14 @@ def _offset_at(
     end = raw.log_end_offset if found is None else found.offset
     has_lost = not is_whole or (raw.log_start_offset > 0 and not manifest.generations)
     # An older record in the raw log proves that the point lies in it; else it may lie before.
+    current = manifest.current
+    is_damaged = current is not None and 0 < current.lost_below <= end
+    if is_damaged and not is_older(as_of.time_ms):  # what is lost may be the first of that time
+        raise UsageError(
+            f"{name}: as of {as_of}: the raw log has lost records to damage before that; "
+            f"{_kept(manifest)}"
+        )
     if end <= raw.log_start_offset and has_lost:
-        current = manifest.current
         ends_there = current is not None and current.horizon == raw.log_start_offset
         if not (ends_there and is_older(as_of.time_ms)):
             raise UsageError(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stratalog.admin.desk.registry import REGISTRY_FILE, read_registry
 from stratalog.admin.directories import PartitionPlace, find_partitions
 from stratalog.base.clock import Clock, StoppedClock, SystemClock
 from stratalog.base.errors import UsageError
@@ -77,16 +78,23 @@ class Target:
         self, policy: tuple[str, ...], overrides: Mapping[str, str] | None = None
     ) -> SettingsBook:
         """The settings; `policy`: what a topic has of which nobody says a cleanup.policy;
-        `overrides`: what wins over everything.
+        `overrides`: what wins over everything. Topics that were created in the directories have
+        their own settings below `config`, as for the commands.
 
-        Raises `UsageError` (`InvalidConfigError` for what cannot be).
+        Raises `UsageError` (`InvalidConfigError` for what cannot be), `CorruptionError`.
         """
         said = BookFile() if self.topic_config is None else _book_file(self.topic_config)
         words = {**self.config, **(overrides or {})}
         defaults: dict[str, Value] = {"cleanup.policy": policy}
-        return SettingsBook(
+        book = SettingsBook(
             namespaces=said.namespaces, topics=said.topics, overrides=words, defaults=defaults
         )
+        found = [os.path.abspath(path) for path in self.directories if SCHEME not in path]
+        disk = LocalFileSystem()
+        for home in dict.fromkeys([*found, *map(os.path.dirname, found)]):
+            if disk.exists(os.path.join(home, REGISTRY_FILE)):
+                book = read_registry([home], disk)[1].book(book)
+        return book
 
 
 def target(

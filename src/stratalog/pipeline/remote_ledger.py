@@ -4,8 +4,8 @@
     local engine ─► what was written is uploaded, what stays as it is is copied where it lies
 
 Invariants
-- G1  Of the raw log only segments are fetched that hold offsets at or past the copy's horizon;
-      whatever is decided by where the log begins is decided before.
+- G1  Of the raw log only segments are fetched that hold offsets past the copy's last one, and the
+      one that holds that (`location_tail`); what is decided by where the log begins, is so before.
 - G2  What is fetched lies below the scratch directory as it does at the source and the location, so
       that damage can be told by the names that the user knows.
 """
@@ -35,6 +35,7 @@ from stratalog.admin.location_ledger import (
     settle_copy,
 )
 from stratalog.admin.location_manifest import PartitionEntry
+from stratalog.admin.location_tail import cleaned_below
 from stratalog.admin.report import PartitionReport
 from stratalog.admin.state import open_to_read
 from stratalog.base.clock import StoppedClock
@@ -132,6 +133,7 @@ def _copied(
         log_start_of(origin, task.place),
         read_topic_id(origin, task.place.path),
         order_name(spec.order, spec.version_header),
+        cleaned_below(origin, task.place),
         task.before,
         lambda: ledger_beside(origin, task.place.path),
         damage,
@@ -187,7 +189,7 @@ def _fetch_raw(place: Place, log_dir: str, origin: FileSystem, base: Base | None
     contents = sort_out(origin.list_directory(place.path))
     first = 0
     if base is not None and not contents.unfinished:
-        reached = [one for one in contents.bases if one <= base.generation.horizon]
+        reached = [one for one in contents.bases if one < base.generation.horizon]
         first = max(reached, default=0)
     state = os.path.join(place.path, STATE_DIRECTORY)
     wanted = [

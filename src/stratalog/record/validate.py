@@ -131,9 +131,7 @@ def _check_header(header: BatchHeader, rules: ProduceRules) -> None:
 def _check_records(
     batch: Batch, raw: npt.NDArray[np.uint8], rules: ProduceRules, now_ms: int
 ) -> ProducedBatch:
-    # A record takes Python some microseconds; what it decompresses to is not known yet.
-    in_python = runs_plain(5 * batch.header.records_count)
-    found = None if in_python else _ask_kernel(batch, raw, rules, now_ms)
+    found = _ask_kernel(batch, raw, rules, now_ms)
     largest, largest_delta = found or check_each_record(batch, rules, now_ms)
     if rules.is_log_append_time:
         largest, largest_delta = now_ms, batch.header.last_offset_delta
@@ -143,7 +141,7 @@ def _check_records(
 def _ask_kernel(
     batch: Batch, raw: npt.NDArray[np.uint8], rules: ProduceRules, now_ms: int
 ) -> tuple[int, int] | None:
-    """The answer of `check_each_record`; None if that is to say what is wrong."""
+    """The answer of `check_each_record`; None if that is to say what is wrong, or all there is."""
     header = batch.header
     start = batch.position + layout.HEADER_BYTES
     end = batch.position + header.size_bytes
@@ -151,6 +149,9 @@ def _ask_kernel(
         raw = _as_array(batch.payload(rules.max_decompressed_bytes))
         start, end = 0, len(raw)
     elif end - start > rules.max_decompressed_bytes:
+        return None
+    # A record takes Python some microseconds, and the headers of one may be all of its bytes.
+    if runs_plain(5 * header.records_count + (end - start) // 8):
         return None
     code, largest, largest_delta = produced.check_records(
         raw,
