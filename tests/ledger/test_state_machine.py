@@ -157,6 +157,20 @@ FOUND: dict[str, tuple[Order, list[Action]]] = {
         Order.OFFSET,
         [("produce", 2, 284872542), ("produce", 1, 1073624289), ("end", 2, 1), ("ask",)],
     ),
+    "who has read what was deleted with the log's beginning goes on knowing it": (
+        Order.OFFSET,
+        [
+            *(("append", 231432081), ("produce", 2, 195619524), ("append", 967419697)),
+            *(("end", 2, 0), ("begin_read",), ("read", 1, 10), ("delete", 50), ("read", 1, 100)),
+        ],
+    ),
+    "who has seen a deletion that is forgotten knows better than an older event": (
+        Order.TIMESTAMP,
+        [
+            *(("append", 842666805), ("ask",), ("jump", 5), ("begin_read",), ("read", 2, 3)),
+            *(("ask",), ("append", 1073333247), ("read", 2, 100)),
+        ],
+    ),
 }
 
 
