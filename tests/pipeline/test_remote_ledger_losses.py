@@ -88,6 +88,30 @@ def test_refusals_change_nothing(s3: ObjectServer, tmp_path: Path) -> None:
         assert s3.contents("refused", "target") == before
 
 
+@pytest.mark.parametrize("at_a_border", [False, True])
+def test_a_log_that_was_cut_and_has_grown_again_is_refused(
+    s3: ObjectServer, tmp_path: Path, at_a_border: bool
+) -> None:
+    """The segment with the copy's last offset is fetched, also where the next one begins there."""
+    name = f"regrown-{at_a_border}"
+    spark, target = stand_in_session(), s3.uri(name, "target")
+    log_dir = one_log(tmp_path)
+    path = log_dir / "orders-0"
+    compact_to(spark, [s3.put(log_dir, name, "1")], target, book=BOOK, store=s3.store)
+    before = s3.contents(name, "target")
+    horizon = manifest_in(s3, name, "target").partitions[0].end_offset
+    with open_log(path) as log:
+        log.truncate_to(horizon - 1)
+        log.append_records([NewRecord(b"other", b"1", NOW)])
+        assert log.log_end_offset == horizon
+        if at_a_border:
+            log.roll()
+        log.append_records([NewRecord(b"more", b"1", NOW)])
+    with pytest.raises(UsageError, match="it was cut and has grown again"):
+        compact_to(spark, [s3.put(log_dir, name, "2")], target, book=BOOK, store=s3.store)
+    assert s3.contents(name, "target") == before
+
+
 def test_a_damaged_copy_is_made_anew_or_told(s3: ObjectServer, tmp_path: Path) -> None:
     spark, target = stand_in_session(), s3.uri("damaged", "target")
     log_dir = one_log(tmp_path)
